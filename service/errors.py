@@ -133,6 +133,16 @@ class PreconditionRequired(CatalogueError):
     detail = "updates and deletes require If-Match with the ETag of the movie"
 
 
+class NotFound(CatalogueError):
+    """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
+
+    problem = Problem("not-found", "Not found", 404)
+    detail = "there is no movie with this id"
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"there is no {kind} with this id")
+
+
 class HTTPError(CatalogueError):
     """An error of HTTP itself; `reason` says more than its detail."""
 
@@ -150,7 +160,7 @@ class BadRequest(HTTPError):
 class PathNotFound(HTTPError):
     """Nothing exists at the path of the request."""
 
-    problem = Problem("not-found", "Not found", 404)
+    problem = NotFound.problem
     detail = "nothing exists at this path"
 
 
@@ -178,16 +188,6 @@ class UpgradeRequired(HTTPError):
     problem = Problem("upgrade-required", "Upgrade required", 426)
     detail = "a stream needs HTTP/1.1; behind nginx, set `proxy_http_version 1.1`"
     headers: Mapping[str, str] = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}
-
-
-class NotFound(CatalogueError):
-    """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
-
-    problem = PathNotFound.problem
-    detail = "there is no movie with this id"
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(f"there is no {kind} with this id")
 
 
 class Taken(CatalogueError):
@@ -297,7 +297,10 @@ class Contended(Unavailable):
 
 
 class WaitedInVain(Contended):
-    """A statement has waited for the lock, and kept its connection; or it was cancelled."""
+    """PostgreSQL has ended the statement: at a timeout, as one of a deadlock, or by hand.
+
+    It has kept its connection meanwhile.
+    """
 
 
 class StatementFailed(CatalogueError):

@@ -102,7 +102,10 @@ class Query:
     async def run(
         self, connection: aiopg.Connection, execution: "Execution", parameters: Parameters
     ) -> list[Row]:
-        """Run it and return its rows; `connection.notices` then has the warnings of a write."""
+        """Run it and return its rows; `connection.notices` then has the warnings of a write.
+
+        `AiopgAdapter.select` (`query_files.py`), which aiosql calls, sends it.
+        """
         if not self.is_read_only:
             # Each poll makes psycopg2 list the notices that have arrived. The earlier ones are of
             # the connect, of reads and of failed statements.
@@ -137,10 +140,10 @@ class Query:
     def build_preamble(self, timeout: float, defaults: str = "") -> str:
         """Return what is sent in front of the statement: a comment that names it, and settings.
 
-        `defaults`: SQL in front of the settings of the file.
+        `timeout` in seconds; `defaults`: SQL in front of the settings of the file.
         """
-        limit = f"set local {TIMEOUT_SETTING} = {round(timeout * 1000)}; "
-        return f"{self.comment}; set local timezone = 'UTC'; {defaults}{self._settings}{limit}"
+        setting = f"set local {TIMEOUT_SETTING} = {round(timeout * 1000)}; "
+        return f"{self.comment}; set local timezone = 'UTC'; {defaults}{self._settings}{setting}"
 
     @cached_property
     def _settings(self) -> str:
@@ -175,11 +178,14 @@ class Execution(NamedTuple):
     driver_timeout: float
     statement: str | None = None  # in place of the query's
     expects_timeout: bool = False  # a timeout is no failure
-    will_repeat: bool = False  # after a lock timeout
+    is_resent: bool = False  # by the caller, after a lock timeout
 
 
-async def ping(connection: aiopg.Connection) -> None:
-    """Send an empty statement; `connection.closed` if the server does not respond in 2 s."""
+async def absorb_late_timeout(connection: aiopg.Connection) -> None:
+    """Send an empty statement, which a timeout that arrives late ends in place of the next one.
+
+    `connection.closed` if the server does not respond.
+    """
     with suppress(TimeoutError, psycopg2.Error):
         async with connection.cursor() as cursor:
             await cursor.execute("select")
@@ -201,7 +207,7 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
     is_write = not query.is_read_only
-    if is_write and isinstance(error, CAUSED_BY_CLIENTS) and _may_be_a_client(query, error):
+    if is_write and isinstance(error, CAUSED_BY_CLIENTS) and _may_be_a_client(error):
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name} ({query.location}): {describe_error(error)}"
     if isinstance(error, CONTENDED):
@@ -212,11 +218,10 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     return StatementFailed(reason, for_every_row=isinstance(error, psycopg2.ProgrammingError))
 
 
-def _may_be_a_client(query: Query, error: psycopg2.Error) -> bool:
+def _may_be_a_client(error: psycopg2.Error) -> bool:
     """Whether a client can break this constraint: none sends nulls or ids."""
     constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
     if constraint == "idempotency_keys_pkey":  # another request has stored this key meanwhile
         return True
-    # Otherwise the sequence of the resource's table is behind.
-    is_id = table in query.name and constraint == f"{table}_pkey"
+    is_id = constraint == f"{table}_pkey"  # the sequence of the table is behind
     return not (isinstance(error, postgres.NotNullViolation) or table in OWN_TABLES or is_id)

@@ -20,10 +20,10 @@ Result = TypeVar("Result")
 
 MAX_RUNNING = 2  # statements of one kind
 SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
-# A statement takes half of the known rows: a higher limit helps only from 256 clients on.
+# A statement takes half of the rows (`count_rows`): a higher limit helps only from 256 clients on.
 MAX_ROWS = 128
-# Rows that may wait for the next statements; and those of an exclusive key, which wait until its
-# first row is done. Further requests are refused at once.
+# Rows that may wait for the next statements; and those of an exclusive key, each of which waits
+# until the one before it is done. Further requests are refused at once.
 MAX_WAITING = 1000
 MAX_WAITING_FOR_KEY = 100
 ALONE_MAX_S = 1.0  # for the rows of a statement that failed, one after the other
@@ -37,6 +37,7 @@ class SharedRow(Generic[Result]):
     key: int
     payload: bytes
     context: RequestContext | None  # of the request
+    size: int  # how many items it writes
     result: asyncio.Future[Result | None]
 
 
@@ -82,7 +83,7 @@ class SharedStatements(Generic[Result]):
     `run` executes a statement for some rows and returns the results, or errors, by key; a key
     without a result gives None. `exclusive`: a key may be in one running statement only, once.
     `is_repeatable`: a row may be executed twice. `rows_metric`: of the rows of each shared
-    statement. `takes_all`: all rows have the same result (`count_rows`).
+    statement. `takes_all`: all rows have the same result, so one statement takes all of them.
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -105,23 +106,28 @@ class SharedStatements(Generic[Result]):
         # While a row with an exclusive key waits or runs: further rows with this key, by key.
         self._later: dict[int, deque[SharedRow[Result]]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        # The last statement, until it ends or is slow; meanwhile no other one starts.
-        self._newest: asyncio.Task[None] | None = None
+        # No other statement starts until this one ends or is slow.
+        self._blocking: asyncio.Task[None] | None = None
         self._last_rows = 0  # of the last statement
 
     def submit(
-        self, key: int, payload: bytes = b"", context: RequestContext | None = None
+        self,
+        key: int,
+        payload: bytes = b"",
+        context: RequestContext | None = None,
+        size: int = 1,
     ) -> Awaitable[Result | None]:
         """Send this row with a statement; return its result, to be awaited.
 
-        Raises what `run` raises for it, or `Unavailable` if too many are waiting.
+        `size`: how many items it writes. Raises what `run` raises for it, or `Unavailable` if too
+        many are waiting.
         """
         if len(self._next) >= MAX_WAITING:
             raise Unavailable("too many requests are waiting already", Refusal.QUEUE_FULL)
         queue = self._choose_queue(key) if self._exclusive else self._next
-        row: SharedRow[Result] = SharedRow(key, payload, context, asyncio.Future())
+        row: SharedRow[Result] = SharedRow(key, payload, context, size, asyncio.Future())
         queue.append(row)
-        if not self._newest:
+        if not self._blocking:
             self._start()
         return row.result
 
@@ -143,15 +149,15 @@ class SharedStatements(Generic[Result]):
                 del self._later[row.key]
 
     def _start(self) -> None:
-        """Start a statement if rows wait, unless the last one is not slow yet, or two run."""
-        if self._next and not self._newest and len(self._running) < MAX_RUNNING:
-            self._newest = asyncio.get_running_loop().create_task(self._execute())
-            self._running.add(self._newest)
+        """Start a statement if rows wait, and none runs, or only one that is slow."""
+        if self._next and not self._blocking and len(self._running) < MAX_RUNNING:
+            self._blocking = asyncio.get_running_loop().create_task(self._execute())
+            self._running.add(self._blocking)
 
-    def _start_beside(self, statement: asyncio.Task[None]) -> None:
-        """Start another statement, unless one has started since this one."""
-        if self._newest is statement:
-            self._newest = None
+    def _unblock(self, statement: asyncio.Task[None]) -> None:
+        """Let another statement start beside this slow one."""
+        if self._blocking is statement:
+            self._blocking = None
             self._start()
 
     async def _execute(self) -> None:
@@ -161,15 +167,14 @@ class SharedStatements(Generic[Result]):
         # If this task is cancelled:
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
         try:
-            # Another one starts beside this one if this one is slow.
-            asyncio.get_running_loop().call_later(SLOW_S, self._start_beside, statement)
+            asyncio.get_running_loop().call_later(SLOW_S, self._unblock, statement)
             outcome = await self._send_or_divide(rows)
         finally:
             if self._exclusive:
                 self._free_keys(rows)
             self._running.discard(statement)
-            if self._newest is statement:
-                self._newest = None
+            if self._blocking is statement:
+                self._blocking = None
             self._start()  # before the results are returned
             _return_to_requests(rows, outcome)
 

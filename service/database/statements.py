@@ -26,16 +26,16 @@ from service.database.query import (
     Parameters,
     Query,
     Row,
+    absorb_late_timeout,
     describe_error,
     limit_affected,
-    ping,
     translate_error,
 )
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
-LOCK_TIMEOUT_MS = 50  # of a write, which is then sent again: it does not keep its connection
-# How long PostgreSQL may take to report a timeout. During a commit that waits for a standby, it
-# reports none.
+LOCK_TIMEOUT_MS = 50  # short, so that a write that waits gives its connection back
+# How long PostgreSQL may take to report a timeout. It reports none of a commit that waits for a
+# standby: then the time of the driver ends it.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
@@ -56,9 +56,10 @@ log = structlog.get_logger()
 class Statements:
     """The statements of queries/*.sql, by name.
 
-    What must stay true: a write is sent twice only if it is repeatable; an error is `Unavailable`
-    if nobody knows whether a write was committed; settings, notices and a late timeout of one
-    statement do not reach the next one on its connection; each failure is logged once.
+    What must stay true: `fetch` sends a write twice only if it is repeatable; an error is
+    `Unavailable` if nobody knows whether a write was committed; settings, notices and a late
+    timeout of one statement do not reach the next one on its connection; each failure is logged
+    once.
 
     `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
     that takes longer is logged (0: none); `limit`: of the pool, for reads. Without `repeats_reads`,
@@ -90,6 +91,7 @@ class Statements:
         parameters: Parameters = NO_PARAMETERS,
         *,
         is_repeatable: bool = False,
+        is_resent: bool = False,
         max_affected: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
         expects_timeout: bool = False,
@@ -99,8 +101,9 @@ class Statements:
 
         If its connection breaks, a read is run once more on a new one; so is a write that
         `is_repeatable`. For other writes it is unknown whether they were executed.
-        `max_affected`: a statement that changes more rows is refused. It waits for a lock for at
-        most `LOCK_TIMEOUT_MS`, and is `Contended` then.
+        `max_affected`: a statement that changes more rows is refused. `is_resent`: it waits for a
+        lock for at most `LOCK_TIMEOUT_MS`; then it is `Contended`, which is not logged, as the
+        caller sends it again.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`; with
         `expects_timeout`, it is neither logged nor counted as a failure.
         `waiting`: the requests that wait for it, for logs; they get its transaction.
@@ -108,7 +111,9 @@ class Statements:
         """
         query = self.queries[name]
         may_repeat = is_repeatable or (query.is_read_only and self.repeats_reads)
-        execution = self._prepare(query, max_affected, timeout, expects_timeout=expects_timeout)
+        execution = self._prepare(
+            query, max_affected, timeout, expects_timeout=expects_timeout, is_resent=is_resent
+        )
         try:
             try:
                 rows = await self._run(query, execution, parameters, waiting)
@@ -119,7 +124,7 @@ class Statements:
         except psycopg2.Error as error:
             raise self._to_unavailable(query, describe_error(error)) from error
         except StatementFailed as error:
-            # The query was right when it was verified: was a migration reverted since?
+            # The query was right when it was verified: a migration may have been reverted since.
             if error.for_every_row and self.require_migrations:
                 await self.require_migrations()
             raise
@@ -155,18 +160,20 @@ class Statements:
         timeout: float | None,
         *,
         expects_timeout: bool,
+        is_resent: bool,
     ) -> Execution:
         """Return how to run the statement: the settings in front of it, and its time."""
         own = self.timeout if query.timeout is None else query.timeout
-        limit = own if timeout is None else timeout
-        preamble = query.build_preamble(limit, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
+        timeout_s = own if timeout is None else timeout
+        defaults = DEFAULTS if query.is_read_only else WRITE_DEFAULTS
+        preamble = query.build_preamble(timeout_s, defaults)
         if max_affected is not None:
             preamble += limit_affected(max_affected)
+        if is_resent:
             preamble += f"set local lock_timeout = {LOCK_TIMEOUT_MS}; "
-        driver_timeout = limit + SILENCE_MAX_S if limit else UNLIMITED_S
-        will_repeat = max_affected is not None  # by the store
+        driver_timeout = timeout_s + SILENCE_MAX_S if timeout_s else UNLIMITED_S
         return Execution(
-            preamble, driver_timeout, expects_timeout=expects_timeout, will_repeat=will_repeat
+            preamble, driver_timeout, expects_timeout=expects_timeout, is_resent=is_resent
         )
 
     async def _run(
@@ -198,9 +205,8 @@ class Statements:
                 metrics.duration.observe(seconds)
             if connection.notices and not query.is_read_only:
                 self._read_notices(query, connection.notices)
-            # The timeout may arrive after the statement: an empty one takes it, not the next one.
             if seconds > execution.driver_timeout - SILENCE_MAX_S:
-                await ping(connection)
+                await absorb_late_timeout(connection)
         metrics.rows.inc(len(rows))
         if self.slow and seconds > self.slow:
             log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))
@@ -234,8 +240,8 @@ class Statements:
         """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
         translated, reason = translate_error(query, error), describe_error(error)
         # A write that waits for a lock is sent again; the line of a request that gives up has this.
-        will_repeat = execution.will_repeat and isinstance(error, LockNotAvailable)
-        if will_repeat or (execution.expects_timeout and isinstance(error, CONTENDED)):
+        is_resent = execution.is_resent and isinstance(error, LockNotAvailable)
+        if is_resent or (execution.expects_timeout and isinstance(error, CONTENDED)):
             return translated
         if not isinstance(translated, RuleBroken):
             self.metrics.get_statement(query.name).failures.inc()

@@ -3,11 +3,8 @@
 Requests for the same operation that arrive together share one statement (`sharing.py`).
 """
 
-import asyncio
 import itertools
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
@@ -18,6 +15,7 @@ import orjson
 
 from service.context import RequestContext
 from service.database.query import Expected, Row
+from service.database.resending import Resender
 from service.database.sharing import Rows, SharedStatements, join_payloads, list_contexts
 from service.database.statements import Statements
 from service.errors import (
@@ -30,17 +28,12 @@ from service.errors import (
     RuleBroken,
     Taken,
     Unavailable,
-    WaitedInVain,
 )
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
-LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
 # Outcomes of a write that was not made.
 REFUSALS = frozenset(("missing", "failed", "taken", "locked"))
-# So often a write may lose its unique value to another session. Then a trigger has set the value.
-MAX_LOSSES = 9
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ class Resource(Generic[Item]):
         return expected
 
     def refuse(self, outcome: str, item_id: int, changed_id: int | None = None) -> CatalogueError:
-        """Return the error of one of the `REFUSALS`; `item_id`: of the item that has the value.
+        """Return the error of one of the `REFUSALS`; `item_id`: for `taken`, of the other item.
 
         `changed_id`: of the item that was to be changed or deleted.
         """
@@ -146,14 +139,14 @@ class Change(NamedTuple):
 
 
 class Written(NamedTuple, Generic[Item]):
-    """An item, and what became of it: created, changed, deleted, or equal: it was so already."""
+    """An item, and what became of it: created, changed, deleted, or equal (nothing was written)."""
 
     outcome: str
     item: Item
 
 
-class NoneWritten(Exception):
-    """Of several items, some could not be written, so none was; `errors`: of these, by place."""
+class NothingWritten(Exception):
+    """Of several items, some could not be written, so none was; `errors`: of these, by index."""
 
     def __init__(self, errors: Mapping[int, CatalogueError]) -> None:
         super().__init__()
@@ -181,7 +174,8 @@ class Store(Generic[Item]):
         self._statements = statements
         self._reads = reads or statements
         self._positions = itertools.count()
-        self._turn = asyncio.Semaphore()  # of the writes that have waited for a lock
+        unique_rule = f"{resource.table}_{resource.unique}_unique"
+        self.resender = Resender(statements.timeout, unique_rule)
         rows = statements.metrics.shared_statement_rows.labels
         self._get_query, self._create_query, self._update_query, self._delete_query = (
             f"{verb}_{resource.table}" for verb in ("get", "create", "update", "delete")
@@ -222,7 +216,9 @@ class Store(Generic[Item]):
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
         try:
-            item = await self.repeat(partial(self._creates.submit, position, payload, context))
+            item = await self.resender.send(
+                partial(self._creates.submit, position, payload, context)
+            )
         except RuleBroken as error:
             raise self._resource.to_invalid(error) from error
         if item is None:
@@ -234,12 +230,12 @@ class Store(Generic[Item]):
     ) -> list[Item]:
         """Create all items in one statement, or none; no two have the same unique value.
 
-        Raises `NoneWritten` or `RuleBroken`.
+        Raises `NothingWritten` or `RuleBroken`.
         """
         if any(fields.get(self._resource.unique) is not None for fields in items):
             return [item for _, item in await self.put_all(items, context, replace=False)]
         payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
-        created = await self.repeat(partial(self._fetch_created, payloads, [context]))
+        created = await self.resender.send(partial(self._fetch_created, payloads, [context]))
         if len(created) < len(items):
             raise self._report_unwritten(self._create_query)
         return [created[position] for position in payloads]
@@ -255,7 +251,7 @@ class Store(Generic[Item]):
 
         Raises as `create` does.
         """
-        key = hash(fields[self._resource.unique])  # one statement has each value once
+        key = hash(fields[self._resource.unique])  # so no statement has a value twice
         payload = _encode_put(key, fields, replace=replace)
         return await self._submit(self._put_query, key, payload, context)
 
@@ -268,7 +264,7 @@ class Store(Generic[Item]):
     ) -> list[Written[Item]]:
         """Put all items in one statement, or none; no two have the same unique value.
 
-        Raises `NoneWritten` or `RuleBroken`.
+        Raises `NothingWritten` or `RuleBroken`.
         """
         payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
         return await self._write_all(self._put_query, payloads, context)
@@ -284,7 +280,7 @@ class Store(Generic[Item]):
     async def change_all(self, changes: Sequence[Change], context: RequestContext) -> list[Item]:
         """Change or delete all items in one statement, or none. No id occurs twice.
 
-        Raises `NoneWritten` or `RuleBroken`.
+        Raises `NothingWritten` or `RuleBroken`.
         """
         payloads = {change.id: change.encode() for change in changes}
         query = self._choose_query(changes[0])
@@ -322,46 +318,14 @@ class Store(Generic[Item]):
     ) -> Written[Item]:
         """Write with other requests, and return what became of the item."""
         try:
-            written = await self.repeat(partial(self._writes[query].submit, key, payload, context))
+            written = await self.resender.send(
+                partial(self._writes[query].submit, key, payload, context)
+            )
         except RuleBroken as error:
             raise self._resource.to_invalid(error) from error
         if written is None:
             raise self._report_unwritten(query)
         return written
-
-    async def repeat(self, send: Callable[[], Awaitable[Result]]) -> Result:
-        """Send a write; again while it was not made because another session holds a lock it needs.
-
-        Those whose statements have waited for a lock take turns: otherwise, many of them would use
-        all connections, and delay those that share their statements. A write is also sent again if
-        another session has just taken its unique value: the next statement sees that, unless the
-        item is gone again. Raises `Contended` after `statement_timeout`.
-        """
-        give_up = time.monotonic() + self._statements.timeout
-        last: RuleBroken | Contended
-        try:
-            return await send()
-        except (RuleBroken, Contended) as error:
-            last = error
-        losses = 0
-        while True:
-            if isinstance(last, RuleBroken):
-                losses += 1
-                table, unique = self._resource.table, self._resource.unique
-                if losses > MAX_LOSSES or last.rule != f"{table}_{unique}_unique":
-                    raise last
-                if time.monotonic() > give_up:
-                    raise Contended(f"other sessions take the {unique} in turn") from last
-            elif time.monotonic() > give_up:
-                raise last
-            else:
-                await asyncio.sleep(LOCK_RETRY_S)
-            try:
-                async with self._turn if isinstance(last, WaitedInVain) else nullcontext():
-                    if time.monotonic() < give_up:
-                        return await send()
-            except (RuleBroken, Contended) as error:
-                last = error
 
     async def _write_all(
         self, query: str, payloads: Mapping[int, bytes], context: RequestContext
@@ -375,7 +339,7 @@ class Store(Generic[Item]):
                 raise refusal
             return cast("list[Written[Item] | None]", written)
 
-        results = await self.repeat(send)
+        results = await self.resender.send(send)
         if None in results:
             raise self._report_unwritten(query)
         return cast("list[Written[Item]]", results)
@@ -393,7 +357,7 @@ class Store(Generic[Item]):
         """Return the items that were created, by position."""
         query, sent = self._create_query, {self._resource.table: join_payloads(payloads.values())}
         created = await self._statements.fetch(
-            query, sent, max_affected=len(payloads), waiting=waiting
+            query, sent, is_resent=True, max_affected=len(payloads), waiting=waiting
         )
         self._statements.require_sent(query, [row[1] for row in created], payloads)
         return {position: self._resource.make(row) for _, position, *row in created}
@@ -421,7 +385,7 @@ class Store(Generic[Item]):
             "all_or_none": all_or_none,
         }
         rows = await self._statements.fetch(
-            query, sent, max_affected=len(payloads), waiting=waiting
+            query, sent, is_resent=True, max_affected=len(payloads), waiting=waiting
         )
         self._statements.require_sent(query, [row[1] for row in rows], payloads)
         return {row[1]: self._read(query, row) for row in rows}
@@ -441,8 +405,8 @@ def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> 
     return orjson.dumps({"number": number, "replace": replace, **fields})
 
 
-def find_refusal(results: Sequence[object]) -> NoneWritten | Contended | None:
+def find_refusal(results: Sequence[object]) -> NothingWritten | Contended | None:
     """Return why none of these was written: the errors among the results; the first `Contended`."""
     errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
     contended = (each for each in errors.values() if isinstance(each, Contended))
-    return next(contended, NoneWritten(errors) if errors else None)
+    return next(contended, NothingWritten(errors) if errors else None)

@@ -13,7 +13,7 @@ from aiohttp import web
 from marshmallow import ValidationError
 from marshmallow.validate import Range
 
-from service.database.store import ALWAYS, Change, Condition, NoneWritten, Store
+from service.database.store import ALWAYS, Change, Condition, NothingWritten, Store
 from service.errors import (
     Failure,
     Invalid,
@@ -297,7 +297,7 @@ def _naming_entries() -> Iterator[None]:
     """Name the entries of a strict batch that an error is about."""
     try:
         yield
-    except NoneWritten as none:
+    except NothingWritten as none:
         error = next(iter(none.errors.values()))
         error.failures = [
             Failure(f"movies/{place}/{failure.field}".rstrip("/"), failure.detail)

@@ -19,7 +19,7 @@ from service.context import RequestContext
 from service.database.query import Expected, Row
 from service.database.sharing import Rows, SharedStatements, join_payloads, list_contexts
 from service.database.statements import Statements
-from service.database.store import REFUSALS, NoneWritten, Store, find_refusal
+from service.database.store import REFUSALS, NothingWritten, Store, find_refusal
 from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
@@ -45,7 +45,7 @@ BATCH_KEY = "batch\t"
 class Response(NamedTuple):
     """The movies that a key created, as they were created.
 
-    `fingerprint`: of what was sent when they were created before; None: they were created now.
+    `fingerprint`: of the earlier request that created them; None: this request did.
     """
 
     movies: list[Movie]
@@ -53,7 +53,7 @@ class Response(NamedTuple):
 
 
 Run = Callable[[], Awaitable[Response | None]]
-Result = Response | NoneWritten | CatalogueError
+Result = Response | NothingWritten | CatalogueError
 
 
 class IdempotentCreates:
@@ -67,7 +67,6 @@ class IdempotentCreates:
         self._store = store
         self._statements = statements
         self._requests = itertools.count()  # their numbers
-        self._sizes: dict[int, int] = {}  # of the requests under way: how many movies, by number
         self._creates, self._responses = (
             SharedStatements[Response](
                 partial(self._run, query),
@@ -80,11 +79,12 @@ class IdempotentCreates:
         self._keys_in_use: set[str] = set()  # by creates of this process
 
     async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Result]:
-        sizes = {row.key: self._sizes[row.key] for row in rows}
+        sizes = {row.key: row.size for row in rows}
         fetched = await self._statements.fetch(
             query,
             {"requests": join_payloads([row.payload for row in rows])},
             is_repeatable=True,  # if the first attempt was committed, the keys are used
+            is_resent=True,
             max_affected=sum(sizes.values()),
             waiting=list_contexts(rows),
         )
@@ -95,7 +95,7 @@ class IdempotentCreates:
 
     def _read(self, query: str, size: int, rows: Sequence[Row]) -> Result:
         """Return what the rows of a request of so many movies say."""
-        # The key may have been used with another batch, of more or fewer movies.
+        # The response of a key may be that of another batch, of more or fewer movies.
         expected = size if query == CREATE else len(rows)
         if [row[2] for row in rows] != [*range(expected)]:
             return self._statements.report(query, "it returned other movies than were sent")
@@ -116,7 +116,7 @@ class IdempotentCreates:
         """
         try:
             (movie,), is_replayed = await self._create_once(key, [fields], context)
-        except NoneWritten as none:
+        except NothingWritten as none:
             raise none.errors[0] from None
         except RuleBroken as error:
             raise MOVIES.to_invalid(error) from error
@@ -127,7 +127,7 @@ class IdempotentCreates:
     ) -> tuple[list[Movie], bool]:
         """Create all movies of a batch in one statement, or none; otherwise as `create`.
 
-        Raises `NoneWritten` or `RuleBroken`.
+        Raises `NothingWritten` or `RuleBroken`.
         """
         if key is None:
             return await self._store.create_all(movies, context), False
@@ -151,24 +151,20 @@ class IdempotentCreates:
             "is_batch": is_batch,
             "movies": [{"position": position, **fields} for position, fields in enumerate(movies)],
         }
-        create = partial(self._creates.submit, request, orjson.dumps(sent), context)
+        create = partial(self._creates.submit, request, orjson.dumps(sent), context, len(movies))
         get = partial(self._responses.submit, request, orjson.dumps(asked), context)
-        self._sizes[request] = len(movies)
-        try:
-            for attempt in range(1 + RETRIES):
-                if attempt:
-                    await asyncio.sleep(RETRY_PAUSE_S)
-                if created := await self._create_if_unused(own_key, create):
-                    return created.movies, False
-                if first := await self._store.repeat(get):
-                    if first.fingerprint != fingerprint:
-                        raise KeyReused
-                    if any(movie.id is None for movie in first.movies):
-                        raise KeyInUse(UNREADABLE)
-                    return first.movies, True
-            raise KeyInUse("another request with this Idempotency-Key is still running")
-        finally:
-            del self._sizes[request]
+        for attempt in range(1 + RETRIES):
+            if attempt:
+                await asyncio.sleep(RETRY_PAUSE_S)
+            if created := await self._create_if_unused(own_key, create):
+                return created.movies, False
+            if first := await self._store.resender.send(get):
+                if first.fingerprint != fingerprint:
+                    raise KeyReused
+                if any(movie.id is None for movie in first.movies):
+                    raise KeyInUse(UNREADABLE)
+                return first.movies, True
+        raise KeyInUse("another request with this Idempotency-Key is still running")
 
     async def _create_if_unused(self, key: str, create: Run) -> Response | None:
         """Create; return None if the key is used, or another request uses it now.
@@ -180,7 +176,7 @@ class IdempotentCreates:
             return None
         self._keys_in_use.add(key)
         try:
-            response = await self._store.repeat(create)
+            response = await self._store.resender.send(create)
         except RuleBroken as error:
             if error.rule == "idempotency_keys_pkey":  # another process has just used it
                 return None

@@ -66,7 +66,9 @@ class Restores:
         """Restore the movie: 200 and the movie, with its id and a version more."""
         movie_id = parse_id(request)
         try:
-            movie = await self.store.repeat(partial(self._restore, movie_id, request[CONTEXT]))
+            movie = await self.store.resender.send(
+                partial(self._restore, movie_id, request[CONTEXT])
+            )
         except RuleBroken as error:  # what it refers to may be gone
             raise MOVIES.to_invalid(error) from error
         headers = movie_headers(movie)
@@ -76,7 +78,7 @@ class Restores:
     async def _restore(self, movie_id: int, context: RequestContext) -> Movie:
         sent = {"id": str(movie_id)}
         ((_, is_on, is_there, owner, is_kept, was_used, *row),) = await self.statements.fetch(
-            "restore_movie", sent, max_affected=1, waiting=[context]
+            "restore_movie", sent, is_resent=True, max_affected=1, waiting=[context]
         )
         if row[0] is not None:
             return Movie._make(row)

@@ -30,11 +30,11 @@ AN_ID = "{} takes an id of 1 to 2^63-1 in digits, without leading zeros"
 
 
 def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, tuple[Problem, str]]:
-    """Return the problems of all errors that are defined, with a detail, by slug."""
-    found: dict[str, tuple[Problem, str]] = {}
+    """Return all problems by slug, each with the detail of the first class that has it."""
+    found = {kind.problem.slug: (kind.problem, kind.detail)}
     for each in kind.__subclasses__():
-        found |= find_problems(each)
-    return found | {kind.problem.slug: (kind.problem, kind.detail)}
+        found = find_problems(each) | found
+    return found
 
 
 def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:

@@ -421,7 +421,7 @@ async def test_a_lock_that_is_not_granted_in_time_is_contended(
     """A write does not keep its connection while it waits."""
     add_movies(execute, "Moana")
 
-    renaming = service.fetch("rename_movies", {"title": "x"}, max_affected=1)
+    renaming = service.fetch("rename_movies", {"title": "x"}, is_resent=True)
     locked = hold(database, "select from movies for update")
     with locked, pytest.raises(Contended, match="lock timeout"):
         await asyncio.wait_for(renaming, PROMPTLY_S)

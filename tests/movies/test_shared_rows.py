@@ -69,11 +69,11 @@ async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(make: Make) 
         return "written"
 
     statements = make()
-    assert await Store(MOVIES, statements).repeat(send) == "written"
+    assert await Store(MOVIES, statements).resender.send(send) == "written"
     statements.timeout = -1  # then it may succeed later
     lost.append(RuleBroken("movies_external_id_unique"))
     with pytest.raises(Contended):
-        await Store(MOVIES, statements).repeat(send)
+        await Store(MOVIES, statements).resender.send(send)
 
 
 async def test_a_create_is_on_disk_before_its_response(make: Make, execute: Execute) -> None:
