@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, Start
 from structlog.testing import capture_logs
-from support import Execute, add_client, add_movies, approve, bearer, hold, until
+from support import Execute, Patch, add_client, add_movies, approve, bearer, hold, until
 from support import set_for_database as set_default
 
 from service.app import EXPECTED
@@ -104,7 +104,7 @@ async def test_a_client_has_its_strongest_scope(
 
 
 async def test_a_bug_in_a_lookup_logs_no_token(
-    process: Process, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    process: Process, execute: Execute, monkeypatch: Patch
 ) -> None:
     """Its traceback, with all errors that led to it."""
     token = add_client(execute, "read")
@@ -221,7 +221,7 @@ async def test_a_flood_delays_no_known_client(process: Process, execute: Execute
 
 
 @pytest.fixture
-def ten_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def ten_tokens(monkeypatch: Patch) -> None:
     """Let a process remember ten tokens."""
     monkeypatch.setattr(access, "MAX_KNOWN", 10)
 

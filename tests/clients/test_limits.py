@@ -2,7 +2,7 @@
 
 import pytest
 from limits.aio.storage import memory
-from support import StoppedClock
+from support import Patch, StoppedClock
 
 from service.clients.limits import Limits
 from service.config import Limits as Settings
@@ -14,7 +14,7 @@ START = 1_000_000.0  # a window of five seconds begins
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+def clock(monkeypatch: Patch) -> StoppedClock:
     """The clock of the windows."""
     clock = StoppedClock(START)
     monkeypatch.setattr(memory, "time", clock)

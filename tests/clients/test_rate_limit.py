@@ -6,7 +6,7 @@ import pytest
 from aiohttp import ClientResponse
 from conftest import MOANA, Client, Start
 from limits.aio.storage import memory
-from support import Execute, StoppedClock, add_client, bearer
+from support import Execute, Patch, StoppedClock, add_client, bearer
 from wire import exchange, send_raw
 
 from service.clients.access import MAX_BODY_UNITS
@@ -19,7 +19,7 @@ NOON = 1_800_014_400.0  # 12:00 UTC; a window begins
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+def clock(monkeypatch: Patch) -> StoppedClock:
     """The clock of limits, which stands still at noon."""
     clock = StoppedClock(NOON)
     monkeypatch.setattr(memory, "time", clock)

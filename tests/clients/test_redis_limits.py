@@ -15,7 +15,7 @@ from metric_values import read_series
 from redis.asyncio import Redis as RedisClient
 from redis.exceptions import RedisError
 from structlog.testing import capture_logs
-from support import get_app, until
+from support import Patch, get_app, until
 
 from service.clients import limits
 from service.web.middleware import CYCLE
@@ -82,7 +82,7 @@ class Server:
 
 
 @pytest.fixture
-async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+async def server(tmp_path: Path, monkeypatch: Patch) -> AsyncIterator[Server]:
     """An empty Redis; a service looks for it often, and waits for it on a busy machine."""
     monkeypatch.setattr(limits, "REDIS_RETRY_S", 0.05)
     monkeypatch.setattr(limits, "REDIS_TIMEOUT_S", 20)
@@ -144,7 +144,7 @@ async def test_without_redis_requests_pass(start: Start, server: Server) -> None
 
 
 async def test_a_redis_that_hangs_delays_few_requests(
-    start: Start, server: Server, monkeypatch: pytest.MonkeyPatch
+    start: Start, server: Server, monkeypatch: Patch
 ) -> None:
     """Those that wait when it stops responding; others do not ask it."""
     monkeypatch.setattr(limits, "REDIS_TIMEOUT_S", 0.25)

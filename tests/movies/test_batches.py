@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, add_client, add_movies, bearer, hold, until
+from support import Execute, Patch, add_client, add_movies, bearer, hold, until
 from wire import exchange
 
 from service.database import MAX_BIGINT
@@ -272,7 +272,7 @@ async def test_a_batch_reports_at_most_500_mistakes(
 
 @pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
 async def test_other_requests_have_their_turn_between_the_movies_of_batches(
-    client: Client, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+    client: Client, monkeypatch: Patch, headers: dict[str, str]
 ) -> None:
     """However many batches there are; here, each movie takes as long as a turn may."""
     turn, turns = 0, list[int]()
@@ -438,7 +438,7 @@ async def test_a_hostile_preference_is_read_at_once(client: Client) -> None:
 
 
 async def test_failures_of_the_service_are_results_of_their_movies(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: Patch
 ) -> None:
     """An unexpected one is a 500 and logged, an overload a 503; the other movies are created."""
     create = Store.create

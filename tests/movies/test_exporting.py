@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from import_file import import_file
-from support import Execute, add_movies, set_for_database
+from support import Execute, Patch, add_movies, set_for_database
 
 from service.app import EXPECTED
 from service.database import query_files
@@ -132,9 +132,7 @@ def test_ids_below_one_are_exported(export: Export, execute: Execute) -> None:
     assert [json.loads(line)["id"] for line in lines] == [-1, 0, 1]
 
 
-def test_an_export_shows_one_moment(
-    export: Export, execute: Execute, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_shows_one_moment(export: Export, execute: Execute, monkeypatch: Patch) -> None:
     """What others add while it is written comes with the next export."""
     monkeypatch.setattr(exporting, "CHUNK_ROWS", 1)
     add_movies(execute, *"ab")

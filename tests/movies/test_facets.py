@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import Client
-from support import Execute
+from support import Execute, Patch
 
 from service.movies import search_help
 
@@ -83,7 +83,7 @@ async def test_each_value_of_a_facet_finds_as_many_movies(client: Client, execut
 
 
 async def test_estimates_agree_with_the_total(
-    client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    client: Client, execute: Execute, monkeypatch: Patch
 ) -> None:
     """They are marked; a value has at most the total, or at least if the list is filtered by it."""
     monkeypatch.setattr(search_help, "EXACT_TOTAL", 50)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import MOANA, Start
 from import_file import import_file
-from support import Execute, hold, set_for_database
+from support import Execute, Patch, hold, set_for_database
 
 from service.errors import OperatorError
 from service.movies import importing
@@ -143,7 +143,7 @@ async def test_new_movies_get_ids_beyond_the_imported(
 
 
 def test_a_dry_run_rejects_as_an_import_does(
-    run: Import, execute: Execute, rejects: Path, monkeypatch: pytest.MonkeyPatch
+    run: Import, execute: Execute, rejects: Path, monkeypatch: Patch
 ) -> None:
     """It leaves no movie, but sees deferred foreign keys and triggers, too, in several chunks."""
     monkeypatch.setattr(importing, "MAX_CHUNK_ROWS", 2)
@@ -220,9 +220,7 @@ def identify(number: int, **fields: Any) -> dict[str, Any]:
     return MOANA | {"external_id": f"a:{number}"} | fields
 
 
-def test_an_update_creates_and_changes(
-    run: Import, execute: Execute, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_creates_and_changes(run: Import, execute: Execute, monkeypatch: Patch) -> None:
     """It finds movies by their external ids; an equal one is not written, whatever else it has."""
     monkeypatch.setattr(importing, "MAX_CHUNK_ROWS", 3)
     run(*[identify(number) for number in range(8)], update=True)

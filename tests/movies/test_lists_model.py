@@ -17,7 +17,7 @@ from conftest import Client, Start
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
-from support import Execute
+from support import Execute, Patch
 
 from service.database import listing
 from service.movies.parameters import SORTS, Filter
@@ -276,7 +276,7 @@ def test_the_model_has_every_filter() -> None:
 
 
 @pytest.fixture
-def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_are_many(monkeypatch: Patch) -> None:
     """Estimate totals, and end page numbers, as of many movies."""
     monkeypatch.setattr(listing, "EXACT_TOTAL", EXACT_TOTAL)
     monkeypatch.setattr(listing, "NUMBERED_ITEMS", NUMBERED_ITEMS)

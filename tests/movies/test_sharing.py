@@ -10,6 +10,7 @@ from link import opened
 from structlog.testing import capture_logs
 from support import (
     Execute,
+    Patch,
     add_movies,
     count_deadlocks,
     get_app,
@@ -56,7 +57,7 @@ async def test_a_write_is_seen_by_every_list_after_it(start: Start, database: st
 
 
 async def test_a_page_is_not_kept_if_a_movie_changes_while_it_is_fetched(
-    client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    client: Client, execute: Execute, monkeypatch: Patch
 ) -> None:
     """Also if the next list finds the change before the fetch has ended."""
     add_movies(execute, "Casablanca")

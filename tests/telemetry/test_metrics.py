@@ -15,7 +15,7 @@ import pytest
 from conftest import AWAY, MOANA, ROOT, Client, Start
 from link import opened
 from metric_values import TOKEN, parse, read_series
-from support import Execute, add_movies, get_app, hold, list_metrics, set_for_database, until
+from support import Execute, Patch, add_movies, get_app, hold, list_metrics, set_for_database, until
 from wire import exchange
 
 from service import __version__
@@ -224,7 +224,7 @@ async def test_the_pool_and_requests_in_flight(start: Start) -> None:
 
 
 async def test_readiness_is_measured_while_nobody_asks(
-    start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+    start: Start, database: str, monkeypatch: Patch
 ) -> None:
     """The gauge follows the database, without any request."""
     monkeypatch.setattr(health, "READY_INTERVAL_S", 0.05)
@@ -248,10 +248,7 @@ ADD_KEYS = (
 
 @pytest.mark.parametrize(
     ("sql", "name", "value"),
-    [
-        (ADD_KEYS, "idempotency_keys", 7),
-        ("drop index movies_year", "schema_faults", 1),
-    ],
+    [(ADD_KEYS, "idempotency_keys", 7), ("drop index movies_year", "schema_faults", 1)],
 )
 async def test_what_the_database_has_is_asked_for_at_the_start(
     start: Start, execute: Execute, sql: str, name: str, value: int
@@ -264,7 +261,7 @@ async def test_what_the_database_has_is_asked_for_at_the_start(
     await until(lambda: read_series(get_app(client)[CYCLE].metrics).get(name) == value)
 
 
-async def test_the_process(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_process(start: Start, monkeypatch: Patch) -> None:
     """Version and commit, memory, files, and log lines that were dropped."""
     client = await start(
         operations__token=TOKEN, service__environment="staging", service__commit="4a74d18"

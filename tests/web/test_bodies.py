@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from odd_bodies import GOOD, LIMIT, TEXT, movie, odd_bodies, raw
-from support import until
+from support import Capture, Execute, Patch, until
 from wire import exchange
 
 from service.database import MAX_INTEGER
@@ -41,7 +41,7 @@ async def problem(client: Client, body: Any, **headers: str) -> dict[str, Any]:
     return dict(refusal)
 
 
-async def test_every_odd_body_is_refused_as_json(client: Client, execute: Any) -> None:
+async def test_every_odd_body_is_refused_as_json(client: Client, execute: Execute) -> None:
     """Each gets its 4xx problem on POST and PUT, and no movie changes.
 
     The client can keep its connection if its body was read.
@@ -335,7 +335,7 @@ REQUEST_100 = REQUEST.replace("Content", "Expect: 100-continue\r\nContent")
 
 @pytest.mark.parametrize("head", [REQUEST.format(99_999_999_999), REQUEST_100.format(LIMIT + 1)])
 async def test_a_large_content_length_is_refused_before_reading(
-    start: Start, monkeypatch: pytest.MonkeyPatch, head: str
+    start: Start, monkeypatch: Patch, head: str
 ) -> None:
     """The response comes before a byte of the body; the connection ends with the client's.
 
@@ -393,7 +393,7 @@ async def test_a_dripping_body_is_408(start: Start) -> None:
 
 
 async def test_a_client_that_goes_away_before_its_body_is_read_is_no_failure(
-    client: Client, capsys: pytest.CaptureFixture[str]
+    client: Client, capsys: Capture
 ) -> None:
     """Its second request begins when the connection has ended; the log has no traceback."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
@@ -408,7 +408,7 @@ async def test_a_client_that_goes_away_before_its_body_is_read_is_no_failure(
     assert "Traceback" not in capsys.readouterr().out
 
 
-async def test_the_year_is_the_one_in_utc(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_year_is_the_one_in_utc(client: Client, monkeypatch: Patch) -> None:
     """The time zone of the service has no effect."""
 
     class Clock(datetime):
@@ -469,9 +469,7 @@ movies = st.fixed_dictionaries(
     }
 )
 many = bounded(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -536,9 +534,7 @@ async def test_content_codings(client: Client) -> None:
         assert "gzip" in refusal["detail"]
 
 
-async def test_large_bodies_are_limited_together(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_bodies_are_limited_together(client: Client, monkeypatch: Patch) -> None:
     """While one client sends a large body slowly, others get a 503; small bodies are read."""
     monkeypatch.setattr(bodies, "MAX_LARGE_BYTES", 2 * SMALL_BYTES)
     head = b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"

@@ -158,7 +158,7 @@ async def test_too_many_connections_are_refused(
     assert capsys.readouterr().out.count("too many connections") == 1
 
 
-def test_files_limit_the_connections(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_limit_the_connections(settings: Any, monkeypatch: Patch) -> None:
     """By the hard limit: fewer than the setting, if the process may open few files.
 
     The pool needs some, too. Without any connection, there is no start.
