@@ -86,25 +86,46 @@ def test_ndjson_is_a_movie_a_line(read: Read) -> None:
     assert told(read(f"{TEXT}\r\n\n \n{TEXT}")) == [(1, MOANA), (4, MOANA)]
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (b"{", "the row is not one JSON object: expecting property name enclosed in double quotes"),
-        (b"[]", "the row must be one JSON object"),
-        (b'{"year": NaN}', "NaN is not a JSON number"),
-        (b'{"title": "\xff"}', "the row is not UTF-8 at byte 11"),
-        (b"[" * 100_000, "the row is nested too deep"),
-        (b'{"year": %b}' % (b"9" * 5000), "the row has a number that is too big"),
-    ],
-    ids=range(6),
-)
-def test_an_invalid_line_rejects_only_itself(read: Read, line: bytes, problem: str) -> None:
-    """The reject has its line number; the rules are those of a request body."""
-    first, second = told(read(line + b"\n" + TEXT.encode()))
+FILES = {"ndjson": b"%b\n%b", "json": b"[%b,\n%b]", "csv": CSV.encode() + b"%b\n%b\n"}
+INVALID_ROWS = [
+    (
+        "ndjson",
+        b"{",
+        "the row is not one JSON object: expecting property name enclosed in double quotes",
+    ),
+    ("ndjson", b"[]", "the row must be one JSON object"),
+    ("ndjson", b'{"year": NaN}', "NaN is not a JSON number"),
+    ("ndjson", b'{"title": "\xff"}', "the row is not UTF-8 at byte 11"),
+    ("ndjson", b"[" * 100_000, "the row is nested too deep"),
+    ("ndjson", b'{"year": %b}' % (b"9" * 5000), "the row has a number that is too big"),
+    ("json", b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
+    ("json", b'{"a": [%b{}]}' % (1999 * b"{},"), "the row is nested too deep or has too many"),
+    ("json", b'{"a": %b}' % (5000 * b"9"), "the row has a number that is too big"),
+    ("json", b'{"a": "\1"}', "the row is not one JSON object: invalid control character at"),
+    ("csv", b"a,MCM,1,b", '"year" must be a whole number, found "MCM"'),
+    ("csv", "a,\u0661\u0669\u0669\u0669,1,b".encode(), '"year" must be a whole number, found'),
+    ("csv", b"a,2001,2 Seasons,b", '"runtime" must be like "102 mins", "102 min" or "102", found'),
+    ("csv", b"a,2001,1", "the row has 3 cells, the header 4"),
+    ("csv", b"a,2001,1,b,c", "the row has 5 cells, the header 4"),
+    ("csv", b'a,2001,1,"[1"', '"genres" starts with [ but is not a JSON array of strings'),
+    ("csv", b'a,2001,1,"[""b""], ""x"": []"', '"genres" starts with [ but is not a JSON array'),
+    ("csv", b"\xff,2001,1,b", "the row is not UTF-8"),
+    ("csv", b'"a\n\xff",2001,1,b', "the row is not UTF-8"),
+]
 
-    assert first[0] == 1
-    assert first[1].startswith(problem)
-    assert second == (2, MOANA)
+
+@pytest.mark.parametrize(("kind", "row", "problem"), INVALID_ROWS, ids=range(len(INVALID_ROWS)))
+def test_an_invalid_row_rejects_only_itself(
+    read: Read, kind: str, row: bytes, problem: str
+) -> None:
+    """The reject has its line, and the next row is read; JSON has the rules of a request body."""
+    good = b"Moana,2016,107,animation" if kind == "csv" else TEXT.encode()
+
+    (line, reason), following = told(read(FILES[kind] % (row, good), kind))
+
+    assert reason.startswith(problem)
+    assert line == (2 if kind == "csv" else 1)
+    assert following == (line + row.count(b"\n") + 1, MOANA)
 
 
 @pytest.mark.parametrize(
@@ -132,24 +153,6 @@ def test_an_array_is_cut_the_same_wherever_reading_stops(size: int) -> None:
             return super().read(size)
 
     assert [row.movie for row in read_array(Few(text))] == movies
-
-
-@pytest.mark.parametrize(
-    ("element", "problem"),
-    [
-        (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
-        (b'{"a": [%b]}' % b",".join([b"{}"] * 2000), "the row is nested too deep or has too many"),
-        (b'{"a": %b}' % (5000 * b"9"), "the row has a number that is too big"),
-        (b'{"a": "\1"}', "the row is not one JSON object: invalid control character at"),
-    ],
-    ids=range(4),
-)
-def test_an_invalid_element_rejects_only_itself(read: Read, element: bytes, problem: str) -> None:
-    """It is rejected with its line, and the next element is read."""
-    (line, reason), following = told(read(b"[%b,\n%b]" % (element, TEXT.encode()), "json"))
-
-    assert (line, following) == (1, (2, MOANA))
-    assert reason.startswith(problem)
 
 
 @pytest.mark.parametrize("title", [r"\ud800x", r"\u0000", r"\ud83c\udfac", r"\\ud800"])
@@ -232,30 +235,6 @@ def test_columns_of_other_names_and_only_some_rows(read: Read) -> None:
     rows = read(data, "csv", where=[("type", "Movie")], **columns)
 
     assert told(rows) == [(2, {"title": "Moana", "year": 2016, "genres": ["a"]}), (3, None)]
-
-
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
-        (b"a,MCM,1,b", '"year" must be a whole number, found "MCM"'),
-        ("a,\u0661\u0669\u0669\u0669,1,b".encode(), '"year" must be a whole number, found'),
-        (b"a,2001,2 Seasons,b", '"runtime" must be like "102 mins", "102 min" or "102", found'),
-        (b"a,2001,1", "the row has 3 cells, the header 4"),
-        (b"a,2001,1,b,c", "the row has 5 cells, the header 4"),
-        (b'a,2001,1,"[1"', '"genres" starts with [ but is not a JSON array of strings'),
-        (b'a,2001,1,"[""b""], ""x"": []"', '"genres" starts with [ but is not a JSON array'),
-        (b"\xff,2001,1,b", "the row is not UTF-8"),
-        (b'"a\n\xff",2001,1,b', "the row is not UTF-8"),
-    ],
-    ids=range(9),
-)
-def test_an_invalid_csv_row_rejects_only_itself(read: Read, row: bytes, problem: str) -> None:
-    """The reject has its line, and the next row is read."""
-    first, second = told(read(CSV.encode() + row + b"\nb,2001,1,c\n", "csv"))
-
-    assert first[0] == 2
-    assert first[1].startswith(problem)
-    assert second[1] == {"title": "b", "year": 2001, "runtime": "1 mins", "genres": ["c"]}
 
 
 @pytest.mark.parametrize(
