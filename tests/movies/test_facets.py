@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
 from conftest import Client
 from support import Execute, Patch
 
@@ -118,14 +117,3 @@ async def test_other_pages_have_no_facets(client: Client, execute: Execute) -> N
     assert "facets" not in second
     values = (await asked.json())["metadata"]["facets"]["year"]["values"]
     assert values == [{"value": "2000..2009", "movies": 3}]
-
-
-@pytest.mark.parametrize("title", ["rocky 2*", "rocky two*", "rocky ii*", "2* rocky"])
-async def test_a_number_is_found_in_every_spelling_while_it_is_typed(
-    client: Client, execute: Execute, title: str
-) -> None:
-    """As without the star."""
-    for spelling in ("2", "II", "Two"):
-        execute(INSERT, f"Rocky {spelling}", 1979, 119, ["Drama"])
-    response = await client.get("/v1/movies", params={"title": title})
-    assert (await response.json())["metadata"]["total_records"] == 3

@@ -200,20 +200,6 @@ async def test_files_keep_each_field(
         assert [values(each) for each in everything] == movies
 
 
-async def test_a_csv_may_lack_the_columns_of_optional_fields(
-    client: Client, database: str, tmp_path: Path
-) -> None:
-    """A file that was made before the field was added is still imported."""
-    path = tmp_path / "a.csv"
-    cells = {**REQUIRED, "genres": "animation"}
-    path.write_text(f"{','.join(cells)}\n{','.join(str(cell) for cell in cells.values())}\n")
-
-    import_file(database, path, tmp_path / "rejects")
-
-    movie = (await request_json(client, "GET", "/v1/movies/1"))["movie"]
-    assert values(movie) == REQUIRED | NOTHING
-
-
 async def test_the_reference_has_each_field(client: Client) -> None:
     """In bodies and in responses, with an example; an optional one may be null."""
     schemas = (await request_json(client, "GET", "/v1/openapi.json"))["components"]["schemas"]

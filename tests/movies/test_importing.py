@@ -96,16 +96,6 @@ def test_any_row_can_be_written_as_a_reject(run: Import, rejects: Path) -> None:
     assert [reject["line"] for reject in found] == [*range(1, len(depths) + 3)]
 
 
-def test_rows_of_an_export_keep_ids_versions_and_times(run: Import, execute: Execute) -> None:
-    """The values of the file are stored."""
-    run(MOANA | OWN)
-
-    assert execute("select id, version, created_at::text, updated_at::text from movies") == execute(
-        "select 7::bigint, 3, '2001-02-03 04:05:06.000007+00'::timestamptz::text,"
-        " '2002-02-03 04:05:06+00'::timestamptz::text"
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

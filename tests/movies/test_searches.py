@@ -36,7 +36,9 @@ Sønner av Norge                | sonner av norge | sønner | SØNNER
 Ħamrun                         | hamrun
 10,000 BC                      | 10000 bc | 10,000 bc | 10 000 bc | 10,000
 Ｆｕｌｌ Ｗｉｄｔｈ                | full width | ｆｕｌｌ | FULL
-Rocky II                       | rocky 2 | rocky two | rocky ii | ROCKY II
+Rocky II                       | rocky 2 | rocky two | rocky ii | ROCKY II | rocky 2* | rocky two* | rocky ii* | 2* rocky
+Rocky 2                        | rocky 2* | rocky two* | rocky ii* | 2* rocky
+Rocky Two                      | rocky 2* | rocky two* | rocky ii* | 2* rocky
 Ocean's Twelve                 | oceans 12 | ocean's 12 | oceans xii
 Six Days, Seven Nights         | 6 days 7 nights | 6 d*
 Pre-Code ﬁlms                  | pre-code films | precode films | ﬁlms
