@@ -1,7 +1,7 @@
 """Tests which listening addresses count as loopback."""
 
 import pytest
-from structlog.testing import capture_logs
+from support import Logs
 
 from service.config import Access
 from service.serving import warn_if_anyone_can_write
@@ -11,17 +11,15 @@ NETWORKS = [("0.0.0.0", 80), ("10.0.0.7", 80), ("::", 80, 0, 0), ("fe80::1%lo", 
 
 
 @pytest.mark.parametrize("address", [*LOOPBACK, *NETWORKS])
-def test_only_networks_are_warned_of(address: object) -> None:
+def test_only_networks_are_warned_of(logs: Logs, address: object) -> None:
     """Also if the service listens on loopback, too."""
-    with capture_logs() as logged:
-        warn_if_anyone_can_write(Access(anonymous="write"), [("127.0.0.1", 80), address])
+    warn_if_anyone_can_write(Access(anonymous="write"), [("127.0.0.1", 80), address])
 
-    assert [line["event"] for line in logged] == ["anyone can write"] * (address in NETWORKS)
+    assert [line["event"] for line in logs] == ["anyone can write"] * (address in NETWORKS)
 
 
-def test_nobody_is_warned_if_writes_need_a_token() -> None:
+def test_nobody_is_warned_if_writes_need_a_token(logs: Logs) -> None:
     """Whatever the service listens on."""
-    with capture_logs() as logged:
-        warn_if_anyone_can_write(Access(anonymous="read"), NETWORKS)
+    warn_if_anyone_can_write(Access(anonymous="read"), NETWORKS)
 
-    assert logged == []
+    assert logs == []
