@@ -33,6 +33,7 @@ import pytest
 import structlog
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
+from aiohttp.typedefs import Handler
 from link import Link, opened
 from pytest_aiohttp import AiohttpClient
 from structlog.testing import capture_logs
@@ -276,6 +277,18 @@ def start(aiohttp_client: AiohttpClient, settings: Callable[..., Config]) -> Sta
     async def begin(**changes: Any) -> Client:
         is_other = not changes.keys().isdisjoint(("database", "database__url", "root"))
         return await aiohttp_client(Service(settings(**changes), verify=is_other))
+
+    return begin
+
+
+@pytest.fixture
+def start_with(aiohttp_client: AiohttpClient, settings: Callable[..., Config]) -> Any:
+    """Start a service with one more route, /handler, and return a client of it."""
+
+    async def begin(handler: Handler, **changes: Any) -> Client:
+        service = Service(settings(**changes))
+        service.app.router.add_get("/handler", handler)
+        return await aiohttp_client(service)
 
     return begin
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from conftest import Client
 
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 
 class Answer(NamedTuple):
     """A response: lines without line ends, `headers` in the order sent."""
@@ -12,6 +14,14 @@ class Answer(NamedTuple):
     status_line: str
     headers: list[tuple[str, str]]
     body: bytes
+
+
+async def begin_request(stream: Stream) -> None:
+    """Send the head of a POST; the service waits for its body, `{}`, which is a 422."""
+    reader, writer = stream
+    head = b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n"
+    writer.write(head + b"Expect: 100-continue\r\n\r\n")
+    assert b" 100 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
 
 
 async def send_raw(client: Client, sent: bytes) -> Answer:

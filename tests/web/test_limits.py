@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from conftest import MOANA, Client, Service, Start
-from pytest_aiohttp import AiohttpClient
+from conftest import MOANA, Client, Start
 from support import Capture, Patch, get_app, until
+from wire import Stream, begin_request
 
 from service.errors import OperatorError
 from service.web import server as http_server
@@ -23,7 +23,6 @@ from service.web.server import choose_max_connections
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n"
 HEAD_END = b"\r\n\r\n"
 PAGE_BYTES = 20_000_000  # sockets buffer less
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[..., Awaitable[Stream]]
 
 
@@ -92,46 +91,26 @@ async def test_the_rest_of_a_refused_body_is_read(client: Client, connect: Conne
     assert b"must be at most 1048576 bytes" in rest
 
 
-@pytest.fixture
-async def with_pages(aiohttp_client: AiohttpClient, settings: Any) -> Any:
-    """Start a service with a large page."""
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="of Linux")
+async def test_a_response_that_is_not_read_ends(start_with: Any, monkeypatch: Patch) -> None:
+    """The kernel ends the connection after a while; others are not affected."""
 
-    async def page(_: web.Request) -> web.Response:
+    async def answer(_: web.Request) -> web.Response:
         return web.Response(body=b"x" * PAGE_BYTES)
 
-    async def begin(**changes: Any) -> Client:
-        service = Service(settings(**changes))
-        service.app.router.add_get("/page", page)
-        return await aiohttp_client(service)
-
-    return begin
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="of Linux")
-async def test_a_response_that_is_not_read_ends(with_pages: Any, monkeypatch: Patch) -> None:
-    """The kernel ends the connection after a while; others are not affected."""
     monkeypatch.setattr(http_server, "UNREAD_MAX_MS", 500)
-    client = await with_pages()
+    client = await start_with(answer)
     loop = asyncio.get_running_loop()
     with socket.socket() as unread:
         unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         unread.settimeout(0)
         await loop.sock_connect(unread, (client.host, client.port))
-        await loop.sock_sendall(unread, GET.replace(b"v1/movies/1", b"page"))
+        await loop.sock_sendall(unread, GET.replace(b"v1/movies/1", b"handler"))
         assert await loop.sock_recv(unread, 9) == b"HTTP/1.1 "
         await until(lambda: not get_server(client).connections)
-    response = await client.get("/page")
+    response = await client.get("/handler")
 
     assert len(await response.read()) == PAGE_BYTES
-
-
-async def begin_request(stream: Stream) -> None:
-    """Send the head of a request on an open connection; the service waits for its body."""
-    reader, writer = stream
-    writer.write(
-        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-    )
-    assert b" 100 " in await asyncio.wait_for(reader.readuntil(HEAD_END), 30)
 
 
 async def test_too_many_connections_are_refused(

@@ -9,30 +9,17 @@ from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
-from conftest import Client, Service, Start
-from pytest_aiohttp import AiohttpClient
+from conftest import Client, Start
 from support import Capture, Patch, get_app, until
 
 
-@pytest.fixture
-def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
-    """Return a service with one more route, with a handler of the test."""
-
-    async def begin(handler: Any, **changes: Any) -> Client:
-        service = Service(settings(**changes))
-        service.app.router.add_get("/handler", handler)
-        return await aiohttp_client(service)
-
-    return begin
-
-
-async def test_a_failing_handler_is_a_500_and_logged(failing: Any, capsys: Capture) -> None:
+async def test_a_failing_handler_is_a_500_and_logged(start_with: Any, capsys: Capture) -> None:
     """The response has no details; the log has the traceback, and the same request and trace."""
 
     async def handler(_: web.Request) -> web.Response:
         raise RuntimeError("the secret of the inside")
 
-    client = await failing(handler)
+    client = await start_with(handler)
 
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
@@ -77,14 +64,14 @@ async def test_a_problem_names_the_path_without_the_query(
     assert (await (await client.get(sent)).json())["instance"] == instance
 
 
-async def test_a_request_that_takes_too_long_is_503(failing: Any, capsys: Capture) -> None:
+async def test_a_request_that_takes_too_long_is_503(start_with: Any, capsys: Capture) -> None:
     """At the request's deadline, the client gets a response, whatever the handler waits for."""
 
     async def handler(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
 
-    client = await failing(handler, server__request_timeout=0.1)
+    client = await start_with(handler, server__request_timeout=0.1)
 
     response = await client.get("/handler")
 
@@ -93,7 +80,7 @@ async def test_a_request_that_takes_too_long_is_503(failing: Any, capsys: Captur
     assert "reason='the request took too long'" in capsys.readouterr().out
 
 
-async def test_a_stop_waits_for_every_request(failing: Any) -> None:
+async def test_a_stop_waits_for_every_request(start_with: Any) -> None:
     """And not only for the first one that ends."""
     ends = [asyncio.Event(), asyncio.Event()]
     waiting: list[asyncio.Event] = []
@@ -103,7 +90,7 @@ async def test_a_stop_waits_for_every_request(failing: Any) -> None:
         await waiting[-1].wait()
         return web.Response()
 
-    client = await failing(handler)
+    client = await start_with(handler)
     requests = [asyncio.create_task(client.get("/handler")) for _ in ends]
     await until(lambda: len(waiting) == 2)
     stop = asyncio.create_task(client.server.runner.cleanup())
@@ -118,7 +105,7 @@ async def test_a_stop_waits_for_every_request(failing: Any) -> None:
     assert [response.status for response in responses] == [200, 200]
 
 
-async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
+async def test_requests_that_took_too_long_are_forgotten(start_with: Any) -> None:
     """Memory does not grow: at most the task of the last one is kept."""
     tasks = weakref.WeakSet[Any]()
 
@@ -131,7 +118,7 @@ async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
         gc.collect()
         return len(tasks) <= 1
 
-    client = await failing(handler, server__request_timeout=0.1)
+    client = await start_with(handler, server__request_timeout=0.1)
 
     assert [(await client.get("/handler")).status for _ in range(3)] == [503] * 3
 

@@ -10,6 +10,7 @@ import pytest
 from conftest import Client, Start
 from multidict import CIMultiDict
 from support import get_app
+from wire import begin_request
 
 from service.serving import bind
 from service.web.middleware import CYCLE
@@ -68,11 +69,8 @@ async def test_with_too_many_connections(start: Start) -> None:
     """The operations port has connections of its own."""
     client = await start(operations__port=1, server__max_connections=1)
     base = await open_port(client)
-    reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(
-        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-    )
-    await reader.readuntil(b"\r\n\r\n")  # it waits for the body now
+    reader, writer = busy = await asyncio.open_connection(client.host, client.port)
+    await begin_request(busy)
 
     live, ready = await get(f"{base}/live"), await get(f"{base}/ready")
     writer.write(b"{}")
@@ -87,20 +85,15 @@ async def test_until_the_end_of_draining(start: Start) -> None:
     client = await start(operations__port=1)
     base = await open_port(client)
     cycle = get_app(client)[CYCLE]
-    body = b"{}"
-    reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(
-        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
-        b"Content-Length: %d\r\n\r\n" % len(body)
-    )
-    await reader.readuntil(b"\r\n\r\n")  # it waits for the body now
+    reader, writer = busy = await asyncio.open_connection(client.host, client.port)
+    await begin_request(busy)
     assert isinstance(client.server.runner, Runner)
 
     stop = asyncio.create_task(client.server.runner.cleanup())
     while not cycle.is_draining:  # noqa: ASYNC110 - it is set in the next turn
         await asyncio.sleep(0)
     live, ready = await get(f"{base}/live"), await get(f"{base}/ready")
-    writer.write(body)
+    writer.write(b"{}")
     await reader.read()
     writer.close()
     await stop
