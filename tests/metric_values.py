@@ -2,9 +2,12 @@
 
 import re
 
+from conftest import Client
 from prometheus_client.parser import text_string_to_metric_families
+from support import get_app
 
 from service.telemetry.metrics import Metrics
+from service.web.middleware import CYCLE
 
 TOKEN = "0123456789abcdef"
 
@@ -13,6 +16,11 @@ def read_series(metrics: Metrics) -> dict[str, float]:
     """Return the value of each series, named without the prefix, as `name{label=value,...}`."""
     metrics.sample()
     return parse(metrics.render().decode())
+
+
+def read_metrics(client: Client) -> dict[str, float]:
+    """Return the same of a client's service."""
+    return read_series(get_app(client)[CYCLE].metrics)
 
 
 def parse(text: str) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
-from metric_values import TOKEN, read_series
+from metric_values import TOKEN, read_metrics
 from support import Environment, Execute, Patch, add_movies, get_app, hold, run_here, until
 
 from service.changes import feed as changes
@@ -274,7 +274,6 @@ async def test_the_feed_says_how_far_it_is_behind(
     """Also if the open transaction is in another database; `as_of` and a metric say it."""
     monkeypatch.setattr(clearing, "INTERVAL_S", 0.05)
     client = await start(operations__token=TOKEN)
-    metrics = get_app(client)[CYCLE].metrics
 
     async def read_as_of() -> datetime:
         answer = await (await client.get(PATH)).json()
@@ -294,9 +293,9 @@ async def test_the_feed_says_how_far_it_is_behind(
         behind = read_clock()
         add_movies(execute, "b")
         held = [await read_as_of(), await read_as_of()]
-        await until(lambda: read_series(metrics)["changes_delay_seconds"] > 0)
+        await until(lambda: read_metrics(client)["changes_delay_seconds"] > 0)
         run("rollback")
-    await until(lambda: read_series(metrics)["changes_delay_seconds"] == 0)
+    await until(lambda: read_metrics(client)["changes_delay_seconds"] == 0)
     await read_all(client, 2)
 
     assert held[0] == held[1]

@@ -1,10 +1,9 @@
 """Tests `python -m service clients`: tokens that work, and commands that change all or nothing."""
 
 import re
-import subprocess
 
 import pytest
-from conftest import ROOT, Start
+from conftest import Start
 from processes import run
 from support import (
     SERVICE,
@@ -130,17 +129,9 @@ def test_a_token_that_cannot_be_shown_changes_nothing(
     before = execute(ALL)
 
     command = f"exec {' '.join(SERVICE)} clients {words} {redirection}"
-    done = subprocess.run(
-        ["sh", "-c", command],
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.PIPE,
-        timeout=60,
-        check=False,
-    )
+    _, _, err = run(["sh", "-c", command], environment)
 
-    problem = b"Error: nothing was changed: the token cannot be written to stdout\n"
-    assert done.stderr == problem
+    assert err == "Error: nothing was changed: the token cannot be written to stdout\n"
     assert execute(ALL) == before
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from conftest import MOANA, ROOT
+from conftest import MOANA
+from processes import run
 from support import (
     SERVICE,
     Environment,
@@ -160,19 +161,11 @@ def test_a_disk_that_is_full_behind_stdout(
 ) -> None:
     """It is one line and status 1, also if only the last flush fails."""
     add_movies(execute, *["a"] * movies)
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*SERVICE, "export", "-"],
-            cwd=ROOT,
-            env=environment,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=30,
-            check=False,
-        )
+    command = f"exec {' '.join(SERVICE)} export - >/dev/full"
 
-    assert done.returncode == 1
-    assert done.stderr == b"Error: stdout: cannot be written: No space left on device\n"
+    status, _, err = run(["sh", "-c", command], environment)
+
+    assert (status, err) == (1, "Error: stdout: cannot be written: No space left on device\n")
 
 
 def test_an_interrupted_import_leaves_nothing(
@@ -202,17 +195,10 @@ def test_memory_is_bounded(environment: Environment, tmp_path: Path, row: bytes)
         file.write(b"title,year,runtime,genres,a,b,c\n")
         for _ in range(400):
             file.write(row * max(1, 300_000 // len(row)))
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, *SERVICE, "import", str(path)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-c", MEASURE, *SERVICE, "import", str(path)]
+    _, out, _ = run(command, environment)
 
-    status, kilobytes = map(int, done.stdout.split())
+    status, kilobytes = map(int, out.split())
     assert status == (1 if row == b"x" else 0)
     assert kilobytes < 150_000
 

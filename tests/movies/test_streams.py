@@ -15,7 +15,7 @@ import pytest
 from aiohttp import ClientPayloadError, ClientSession
 from aiohttp.test_utils import make_mocked_request
 from conftest import AWAY, MOANA, Client, Start
-from metric_values import TOKEN, read_series
+from metric_values import TOKEN, read_metrics
 from support import (
     WAIT_S,
     Capture,
@@ -498,10 +498,9 @@ async def test_a_client_that_goes_while_it_waits_for_its_place_runs_no_query(
     client = await start(
         operations__token=TOKEN, server__max_streams=1, database__acquire_timeout=WAIT_S
     )
-    metrics = get_app(client)[CYCLE].metrics
     running = await get(client)
     waiting = await request_without_reading(client)
-    await until(lambda: read_series(metrics)["pool_waiting"] == 1)
+    await until(lambda: read_metrics(client)["pool_waiting"] == 1)
 
     waiting.close()
     connections = server(client).runner.server.connections
@@ -528,12 +527,11 @@ async def test_a_client_that_reads_too_slowly_loses_its_place_to_one_that_waits(
     client = await start(
         operations__token=TOKEN, server__max_streams=1, database__acquire_timeout=WAIT_S
     )
-    metrics = get_app(client)[CYCLE].metrics
     slow = await get(client)
     steps.go_on(1)  # nobody waits
     await until(lambda: len(steps.sizes) == 2)
     waiting = asyncio.create_task(get(client))
-    await until(lambda: read_series(metrics)["pool_waiting"] == 1)
+    await until(lambda: read_metrics(client)["pool_waiting"] == 1)
 
     steps.go_on()
     results = await asyncio.gather(slow.text(), return_exceptions=True)
@@ -543,7 +541,7 @@ async def test_a_client_that_reads_too_slowly_loses_its_place_to_one_that_waits(
     assert isinstance(results[0], ClientPayloadError) == (behind_s < 0)
     assert read_titles(text) == [*"abcdef"]
     status = "request_duration_seconds_count{method=GET,route=/v1/movies (stream),status=499}"
-    assert (status in read_series(metrics)) == (behind_s < 0)
+    assert (status in read_metrics(client)) == (behind_s < 0)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +13,8 @@ from typing import Any
 import pytest
 from conftest import AWAY, MOANA, ROOT, Client, Start
 from link import opened
-from metric_values import TOKEN, parse, read_series
+from metric_values import TOKEN, parse, read_metrics
+from processes import run
 from support import Execute, Patch, add_movies, get_app, hold, list_metrics, set_for_database, until
 from wire import exchange
 
@@ -22,17 +22,17 @@ from service import __version__
 from service.app import POOL
 from service.errors import Refusal
 from service.telemetry.logs import get_lines
-from service.telemetry.metrics import FILE_BYTES, Metrics
+from service.telemetry.metrics import FILE_BYTES
 from service.web import health
 from service.web.middleware import CYCLE
 
 
-def read_responses(metrics: Metrics) -> dict[str, float]:
+def read_responses(client: Client) -> dict[str, float]:
     """Return the number of responses by their labels."""
     name = "request_duration_seconds_count"
     return {
         series.removeprefix(name): value
-        for series, value in read_series(metrics).items()
+        for series, value in read_metrics(client).items()
         if series.startswith(name)
     }
 
@@ -49,7 +49,6 @@ async def leave(client: Client) -> None:
 async def test_each_response_is_counted(start: Start) -> None:
     """Once, with labels that clients cannot choose."""
     client = await start(operations__token=TOKEN)
-    metrics = get_app(client)[CYCLE].metrics
 
     await client.get("/v1/movies/1")
     await client.get("/v1/secret/7")
@@ -57,8 +56,8 @@ async def test_each_response_is_counted(start: Start) -> None:
     await exchange(client, b"MKCOL /v1/movies HTTP/1.1\r\nHost: a\r\n\r\n")
     await leave(client)
 
-    await until(lambda: sum(read_responses(metrics).values()) == 5)
-    assert read_responses(metrics) == {
+    await until(lambda: sum(read_responses(client).values()) == 5)
+    assert read_responses(client) == {
         "{method=GET,route=/v1/movies/{id},status=404}": 1,
         "{method=GET,route=none,status=404}": 1,
         "{method=other,route=none,status=400}": 1,
@@ -70,19 +69,18 @@ async def test_each_response_is_counted(start: Start) -> None:
 async def test_each_statement_is_counted(start: Start, execute: Execute) -> None:
     """With the rows that it was sent for and that it returned, and also if it failed."""
     client = await start(operations__token=TOKEN)
-    metrics = get_app(client)[CYCLE].metrics
     add_movies(execute, *"abcd")
     names = ("duration_seconds_count", "rows_total", "failures_total")
 
     await asyncio.gather(*(client.get(f"/v1/movies/{number}") for number in range(1, 6)))
-    before = [read_series(metrics)[f"statement_{name}{{query=get_movies}}"] for name in names]
+    before = [read_metrics(client)[f"statement_{name}{{query=get_movies}}"] for name in names]
     execute("alter table movies rename to films")
     await client.get("/v1/movies/1")
-    after = [read_series(metrics)[f"statement_{name}{{query=get_movies}}"] for name in names]
+    after = [read_metrics(client)[f"statement_{name}{{query=get_movies}}"] for name in names]
 
     assert (1 <= before[0] <= 5, *before[1:]) == (True, 4, 0)
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 0, 1]
-    assert read_series(metrics)["shared_statement_rows_sum{query=get_movies}"] == 5 + 1
+    assert read_metrics(client)["shared_statement_rows_sum{query=get_movies}"] == 5 + 1
 
 
 Act = Callable[[Client, Execute], Awaitable[object]]
@@ -154,13 +152,12 @@ async def test_each_503_is_counted_with_its_reason(
 ) -> None:
     """The responses 503 are as many as the refusals, of which one reason is the expected one."""
     client = await start(operations__token=TOKEN, **changes)
-    metrics = get_app(client)[CYCLE].metrics
-    assert read_series(metrics)[f"refusals_total{{reason={refusal}}}"] == 0
+    assert read_metrics(client)[f"refusals_total{{reason={refusal}}}"] == 0
 
     await act(client, execute)
 
-    await until(lambda: read_series(metrics)[f"refusals_total{{reason={refusal}}}"] >= 1)
-    after = read_series(metrics)
+    await until(lambda: read_metrics(client)[f"refusals_total{{reason={refusal}}}"] >= 1)
+    after = read_metrics(client)
     refused = sum(value for name, value in after.items() if name.startswith("refusals_total"))
     counted = [name for name in after if re.match(r"request_duration_seconds_count.*=503}", name)]
     assert refused == sum(after[name] for name in counted)
@@ -172,7 +169,7 @@ async def test_each_429_is_counted(start: Start) -> None:
     responses = await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(40)))
     refused = [response.status for response in responses].count(429)
 
-    after = read_series(get_app(client)[CYCLE].metrics)
+    after = read_metrics(client)
 
     assert refused > 0
     assert after["limited_total{limit=rate}"] == refused
@@ -186,7 +183,7 @@ async def test_pages_of_lists(start: Start, execute: Execute) -> None:
     execute("insert into movies (title, year, runtime, genres) values ('a', 2000, 1, '{x}')")
     await client.get("/v1/movies")
 
-    after = read_series(get_app(client)[CYCLE].metrics)
+    after = read_metrics(client)
 
     pages = [after[f"list_pages_total{{source={source}}}"] for source in ("memory", "database")]
     assert pages == [2, 3]
@@ -196,22 +193,21 @@ async def test_pages_of_lists(start: Start, execute: Execute) -> None:
 async def test_the_pool_and_requests_in_flight(start: Start) -> None:
     """One statement holds the only connection, another one waits for it."""
     client = await start(operations__token=TOKEN, database__max_open=1)
-    metrics = get_app(client)[CYCLE].metrics
     await until(
         lambda: (
             "statement_duration_seconds_count{query=estimate_idempotency_keys}"
-            in read_series(metrics)
-            and read_series(metrics)["pool_connections{state=idle}"] == 1
+            in read_metrics(client)
+            and read_metrics(client)["pool_connections{state=idle}"] == 1
         )
     )
-    idle = read_series(metrics)
+    idle = read_metrics(client)
 
     async with lock_movies(client):
         waiting = [
             asyncio.create_task(client.get(f"/v1/movies{path}")) for path in ("/1", "?year=1")
         ]
-        await until(lambda: read_series(metrics)["pool_waiting"] == 1)
-        busy = read_series(metrics)
+        await until(lambda: read_metrics(client)["pool_waiting"] == 1)
+        busy = read_metrics(client)
     await asyncio.gather(*waiting)
 
     states = ("open", "idle", "in_use", "closing")
@@ -219,8 +215,8 @@ async def test_the_pool_and_requests_in_flight(start: Start) -> None:
     assert [busy[f"pool_connections{{state={state}}}"] for state in states] == [1, 0, 1, 0]
     assert (idle["requests_in_flight"], busy["requests_in_flight"]) == (0, 2)
     assert (idle["pool_waiting"], idle["pool_max_open_connections"]) == (0, 1)
-    assert read_series(metrics)["pool_wait_seconds_count"] - idle["pool_wait_seconds_count"] == 2
-    assert read_series(metrics)["pool_wait_seconds_sum"] > idle["pool_wait_seconds_sum"]
+    assert read_metrics(client)["pool_wait_seconds_count"] - idle["pool_wait_seconds_count"] == 2
+    assert read_metrics(client)["pool_wait_seconds_sum"] > idle["pool_wait_seconds_sum"]
 
 
 async def test_readiness_is_measured_while_nobody_asks(
@@ -230,13 +226,12 @@ async def test_readiness_is_measured_while_nobody_asks(
     monkeypatch.setattr(health, "READY_INTERVAL_S", 0.05)
     async with opened(database) as link:
         client = await start(operations__token=TOKEN, database__url=link.url)
-        metrics = get_app(client)[CYCLE].metrics
 
-        await until(lambda: read_series(metrics)["ready"] == 1)
+        await until(lambda: read_metrics(client)["ready"] == 1)
         await link.cut()
-        await until(lambda: read_series(metrics)["ready"] == 0)
+        await until(lambda: read_metrics(client)["ready"] == 0)
         await link.open()
-        await until(lambda: read_series(metrics)["ready"] == 1)
+        await until(lambda: read_metrics(client)["ready"] == 1)
 
 
 # In one session: two report their statistics in any order.
@@ -258,7 +253,7 @@ async def test_what_the_database_has_is_asked_for_at_the_start(
 
     client = await start(operations__token=TOKEN)
 
-    await until(lambda: read_series(get_app(client)[CYCLE].metrics).get(name) == value)
+    await until(lambda: read_metrics(client).get(name) == value)
 
 
 async def test_the_process(start: Start, monkeypatch: Patch) -> None:
@@ -266,11 +261,10 @@ async def test_the_process(start: Start, monkeypatch: Patch) -> None:
     client = await start(
         operations__token=TOKEN, service__environment="staging", service__commit="4a74d18"
     )
-    metrics = get_app(client)[CYCLE].metrics
-    before = read_series(metrics)
+    before = read_metrics(client)
     monkeypatch.setattr(get_lines(), "dropped", get_lines().dropped + 3)
 
-    after = read_series(metrics)
+    after = read_metrics(client)
 
     assert after[f"info{{commit=4a74d18,environment=staging,version={__version__}}}"] == 1
     assert after["processes"] == 1
@@ -283,10 +277,9 @@ async def test_the_process(start: Start, monkeypatch: Patch) -> None:
 async def test_a_blocked_event_loop_is_measured(start: Start) -> None:
     """By a timer, once a second: whatever blocks it delays all requests."""
     client = await start(operations__token=TOKEN)
-    metrics = get_app(client)[CYCLE].metrics
 
     def count_late() -> float:
-        series = read_series(metrics)
+        series = read_metrics(client)
         late = "event_loop_lag_seconds_bucket{le=0.5}"
         return series["event_loop_lag_seconds_count"] - series[late]
 
@@ -334,15 +327,9 @@ print(made.is_enabled, *found)
 
 def make_metrics(folder: Path, histogram_bytes: int) -> list[str]:
     """Make the metrics of a worker in another process: whether they are on, and their files."""
-    done = subprocess.run(
-        [sys.executable, "-c", MAKE_METRICS, str(histogram_bytes)],
-        cwd=ROOT,
-        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()[-1].split()
+    command = [sys.executable, "-c", MAKE_METRICS, str(histogram_bytes)]
+    _, out, _ = run(command, {**os.environ}, PROMETHEUS_MULTIPROC_DIR=str(folder))
+    return out.splitlines()[-1].split()
 
 
 def test_a_worker_reserves_the_space_of_its_files(tmp_path: Path) -> None:
