@@ -20,6 +20,7 @@ from service.movies.rules import MIN_YEAR, MOVIE
 from service.web.fields import load_fields
 
 BATCH = "/v1/movies/batch"
+COUNT = "select count(*) from movies"
 LENIENT = {"Prefer": "handling=lenient"}
 BAD_YEAR = {**MOANA, "year": 1800}
 TOO_EARLY = f"must be {MIN_YEAR} or later"
@@ -41,12 +42,6 @@ async def post_batch(client: Client, movies: Any, **headers: str) -> tuple[int, 
 def titles(movies: list[dict[str, Any]]) -> list[str]:
     """Return the titles of movies."""
     return [movie["title"] for movie in movies]
-
-
-def count(execute: Execute) -> int:
-    """Count the movies."""
-    ((number,),) = execute("select count(*) from movies")
-    return int(number)
 
 
 def errors(problem: dict[str, Any]) -> dict[str, str]:
@@ -170,7 +165,7 @@ async def test_a_batch_creates_all_movies_in_one_statement(start: Start, execute
     assert titles(body["movies"]) == titles(sent)
     assert [line["query"] for line in logged if "query" in line] == ["create_movies"]
     assert body["movies"][7] == (await (await client.get("/v1/movies/8")).json())["movie"]
-    assert count(execute) == 100
+    assert execute(COUNT) == [(100,)]
 
 
 async def test_a_hundred_of_the_largest_movies_fit(client: Client) -> None:
@@ -199,7 +194,7 @@ async def test_every_mistake_of_a_batch_is_reported(client: Client, execute: Exe
         "#/movies/3/runtime": "is required",
         "#/movies/3/genres": "is required",
     }
-    assert count(execute) == 0
+    assert execute(COUNT) == [(0,)]
 
 
 async def test_a_batch_that_cannot_be_read_is_a_400_with_every_mistake(client: Client) -> None:
@@ -309,7 +304,7 @@ async def test_a_wrong_batch_fails_as_a_whole(
         assert response.status == status, body[:50]
         assert [error["pointer"] for error in problem.get("errors", [])] == pointers, body[:50]
         assert "Preference-Applied" not in response.headers
-    assert count(execute) == 0
+    assert execute(COUNT) == [(0,)]
 
 
 async def test_a_rule_of_the_database_fails_the_whole_batch(
@@ -323,7 +318,7 @@ async def test_a_rule_of_the_database_fails_the_whole_batch(
         status, problem, _ = await post_batch(client, sent, **headers)
         assert status == 422
         assert errors(problem) == {"#/movies": "breaks the rule movies_year_no_1999"}
-    assert count(execute) == 0
+    assert execute(COUNT) == [(0,)]
     assert execute("select * from idempotency_keys") == []
 
 
@@ -392,7 +387,7 @@ async def test_a_lenient_batch_creates_each_movie_for_itself(
     assert errors(results[2]["problem"]).keys() == {"#/titel"}
     assert errors(results[3]["problem"]) == {"#": "must be an object, found an integer"}
     assert errors(results[4]["problem"]) == {"#/year": "breaks the rule movies_year_no_1999"}
-    assert count(execute) == 2
+    assert execute(COUNT) == [(2,)]
 
 
 PREFER: list[tuple[list[str], bool]] = [
@@ -508,7 +503,7 @@ async def test_only_the_same_batch_is_a_repeat(client: Client, execute: Execute)
         assert (status, problem["type"]) == (422, "/v1/docs#idempotency-key-reused")
     assert (single.status, "Idempotency-Replayed" in single.headers) == (201, False)
     assert again == first
-    assert count(execute) == 3
+    assert execute(COUNT) == [(3,)]
 
 
 async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
@@ -527,7 +522,7 @@ async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
     assert (repeat[0], repeat[1]["type"]) == (409, "/v1/docs#idempotency-key-in-use")
     assert created[0] == 201
     assert await post_batch(clients[1], [MOANA] * 2, idempotency_key="a") == created
-    assert count(execute) == 2
+    assert execute(COUNT) == [(2,)]
 
 
 async def test_a_repeated_lenient_batch_goes_on_where_it_stopped(

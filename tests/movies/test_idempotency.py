@@ -10,8 +10,16 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 from conftest import MOANA, ROOT, Client, Start
-from structlog.testing import capture_logs
-from support import Execute, Patch, add_trigger, count_deadlocks, hold, set_for_database, until
+from support import (
+    Execute,
+    Logs,
+    Patch,
+    add_trigger,
+    count_deadlocks,
+    hold,
+    set_for_database,
+    until,
+)
 
 from service.app import EXPECTED
 from service.database import clearing, query_files
@@ -25,6 +33,7 @@ from service.movies.keys import IdempotentCreates
 from service.movies.movie import MOVIES
 
 MIGRATIONS = ROOT / "migrations"
+COUNT = "select count(*) from movies"
 OTHER = {**MOANA, "title": "Another"}
 LARGE = {**MOANA, "title": "é" * 250, "genres": [letter * 100 for letter in "abcde"]}
 ODD = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
@@ -62,12 +71,6 @@ async def create_once(
 def problem(got: Got) -> tuple[int, str]:
     """Status and kind."""
     return got.status, orjson.loads(got.body)["type"].partition("#")[2]
-
-
-def movies(execute: Execute) -> int:
-    """Count the movies."""
-    ((count,),) = execute("select count(*) from movies")
-    return int(count)
 
 
 async def until_found(execute: Execute, sql: str) -> None:
@@ -143,7 +146,7 @@ async def test_a_key_that_a_newer_release_stored_in_another_form(
     assert details == [idempotency.UNREADABLE] * 2
     assert problem(other) == (422, "idempotency-key-reused")
     assert neighbour.status == 201
-    assert movies(execute) == 3
+    assert execute(COUNT) == [(3,)]
 
 
 SPELLED = '{ "runtime":"107 mins",\n "genres": ["anim\\u0061tion"], "year":2016, "title": "Moana" }'
@@ -172,7 +175,7 @@ async def test_only_the_same_key_and_fields_are_a_repeat(  # noqa: PLR0913 - the
     assert ("Idempotency-Replayed" in response.headers) == is_replayed
     assert (await response.read() == first.body) == is_replayed
     assert await create_once(client, "a", replayed=True) == first
-    assert movies(execute) == (2 if status == 201 and not is_replayed else 1)
+    assert execute(COUNT) == [(2 if status == 201 and not is_replayed else 1,)]
 
 
 async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> None:
@@ -206,7 +209,7 @@ async def test_the_same_keys_on_two_services_at_once(start: Start, execute: Exec
             created[key] |= {each} if each.status == 201 else set()
         for key, (response,) in created.items():
             assert f'"title": "{key}"'.encode() in response.body
-        assert movies(execute) == turn * len(keys)
+        assert execute(COUNT) == [(turn * len(keys),)]
         execute(EXPIRE)
     assert count_deadlocks(execute) == 0
 
@@ -259,7 +262,7 @@ async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 
     else:
         assert {*others} == {created}
     assert await create_once(clients[1], "a", replayed=True) == created
-    assert movies(execute) == 1
+    assert execute(COUNT) == [(1,)]
 
 
 @pytest.mark.parametrize("path", ["/v1/movies", "/v1/movies/batch"])
@@ -296,7 +299,6 @@ async def test_a_key_that_another_session_gets_first(
     if is_old:
         await create_once(client, "a")
         execute(EXPIRE)
-    before = movies(execute)
     insert = (
         "insert into idempotency_keys (key, fingerprint, response)"
         """ values ('a', 'x', '{"id": 1, "version": 1}') on conflict (key)"""
@@ -312,32 +314,31 @@ async def test_a_key_that_another_session_gets_first(
         assert problem(got) == (422, "idempotency-key-reused")
     else:
         assert got.status == 201
-    assert movies(execute) - before == (end == "rollback")
+    assert execute(COUNT) == [(is_old + (end == "rollback"),)]
 
 
 # Failures.
 
 
 async def test_a_create_without_a_migration_is_503(
-    client: Client, execute: Execute, database: str
+    client: Client, execute: Execute, database: str, logs: Logs
 ) -> None:
     """As after `migrate down`. The log names query and file; a repeat creates a movie later."""
     assert (await create_once(client, "a")).status == 201
-    with capture_logs() as logged:
-        await asyncio.to_thread(migrations.downgrade, database, MIGRATIONS, lambda _: None)
-        execute("alter table idempotency_keys rename response to former")
-        got = await asyncio.gather(*(create_once(client, str(number)) for number in range(5)))
+    await asyncio.to_thread(migrations.downgrade, database, MIGRATIONS, lambda _: None)
+    execute("alter table idempotency_keys rename response to former")
+    got = await asyncio.gather(*(create_once(client, str(number)) for number in range(5)))
     execute("alter table idempotency_keys rename former to response")
     await asyncio.to_thread(migrations.upgrade, database, MIGRATIONS, lambda _: None)
     again = await create_once(client, "0", replayed=False)
 
     assert {problem(each) for each in got} == {(503, "unavailable")}
     assert {each.retry_after for each in got} == {"1"}
-    (failed, *_) = [line for line in logged if line["event"] == "statement failed"]
+    (failed, *_) = [line for line in logs if line["event"] == "statement failed"]
     assert failed["query"] == "create_movies_once"
     assert failed["file"].startswith("queries/idempotency.sql:")
     assert again.status == 201
-    assert movies(execute) == 2
+    assert execute(COUNT) == [(2,)]
 
 
 # Expiry.
@@ -388,7 +389,7 @@ async def test_expired_keys_are_cleared_in_portions(
 
     assert (first, left, second, third) == (2, [("a",), ("d",), ("e",)], 1, 0)
     assert execute("select key from idempotency_keys order by key") == [("d",), ("e",)]
-    assert movies(execute) == 5
+    assert execute(COUNT) == [(5,)]
 
 
 def test_the_estimate_of_keys_is_0_before_the_first_vacuum(execute: Execute) -> None:
@@ -398,39 +399,43 @@ def test_the_estimate_of_keys_is_0_before_the_first_vacuum(execute: Execute) -> 
     assert execute(queries["estimate_idempotency_keys"].sql) == [(0,)]
 
 
+ADD_PORTIONS = "insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n"
+GONE = "select 1 where not exists (select from idempotency_keys)"
+
+
+@pytest.fixture
+def small_portions(monkeypatch: Patch) -> None:
+    """Clear ten keys at a time, ten times a second."""
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
+    monkeypatch.setattr(clearing, "BATCH_PAUSE_S", 0.001)
+    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
+
+
+@pytest.mark.usefixtures("small_portions")
 async def test_all_portions_are_cleared_at_once(
     start: Start, execute: Execute, monkeypatch: Patch
 ) -> None:
     """Not one after each interval."""
-    monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
-    monkeypatch.setattr(clearing, "BATCH_PAUSE_S", 0.001)
-    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
-    execute("insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n")
+    execute(ADD_PORTIONS)
 
     await start()
     monkeypatch.setattr(clearing, "INTERVAL_S", 3600)  # from the second interval on
 
-    await until_found(execute, "select 1 where not exists (select from idempotency_keys)")
+    await until_found(execute, GONE)
 
 
+@pytest.mark.usefixtures("small_portions")
 async def test_the_service_clears_them_by_itself(
-    start: Start, execute: Execute, monkeypatch: Patch
+    start: Start, execute: Execute, logs: Logs
 ) -> None:
     """It deletes all portions, repeatedly, also after a failure, which is logged."""
-    monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
-    monkeypatch.setattr(clearing, "BATCH_PAUSE_S", 0.001)
-    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
-    add = "insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n"
-    gone = "select 1 where not exists (select from idempotency_keys)"
-
-    with capture_logs() as logged:
-        await start()
-        for _ in range(2):
-            execute(add)
-            await until_found(execute, gone)
-        execute("alter table idempotency_keys rename to hidden")
-        await until(lambda: "clear_idempotency_keys" in [line.get("query") for line in logged])
+    await start()
+    for _ in range(2):
+        execute(ADD_PORTIONS)
+        await until_found(execute, GONE)
+    execute("alter table idempotency_keys rename to hidden")
+    await until(lambda: "clear_idempotency_keys" in [line.get("query") for line in logs])
     execute("alter table hidden rename to idempotency_keys")
-    execute(add)
+    execute(ADD_PORTIONS)
 
-    await until_found(execute, gone)
+    await until_found(execute, GONE)

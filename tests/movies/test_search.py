@@ -158,6 +158,12 @@ def test_words_and_genres_are_told_apart(
     assert sorted(words) == sorted(found_by)
 
 
+# `%%`: for psycopg2.
+NOT_FOUND = """
+select text from unnest(%s) as text
+where movie_search(text, '{}') @@ title_query(text) is not true
+  or text like 'a%%b' and movie_search(text || 'cd', '{}') @@ title_query(text || 'c*') is not true
+"""
 # Scripts of thousands of characters that are all of one kind: every 37th stands for them.
 UNIFORM = [range(0x3400, 0xA000), range(0xAC00, 0xD7A4), range(0xE000, 0xF900)]
 
@@ -176,15 +182,7 @@ def test_every_title_is_found_by_itself(execute: Execute) -> None:
         *(f"{character}{character}'" for character in characters),
     ]
 
-    rows = execute(
-        "select text from unnest(%s) as text"
-        " where movie_search(text, '{}') @@ title_query(text) is not true"
-        " or text like 'a%%b' and movie_search(text || 'cd', '{}') @@ title_query(text || 'c*')"
-        "   is not true",
-        texts,
-    )
-
-    assert rows == []
+    assert execute(NOT_FOUND, texts) == []
 
 
 def test_the_longest_titles_have_entries(execute: Execute) -> None:
@@ -195,13 +193,7 @@ def test_the_longest_titles_have_entries(execute: Execute) -> None:
     ]
     texts = ["-".join([c * (496 // len(c.encode()) // 2)] * 2) for c in longest]
 
-    rows = execute(
-        "select text from unnest(%s) as text"
-        " where movie_search(text, '{}') @@ title_query(text) is not true",
-        texts,
-    )
-
-    assert rows == []
+    assert execute(NOT_FOUND, texts) == []
 
 
 def test_rows_are_restored_without_a_search_path(execute: Execute) -> None:

@@ -33,7 +33,7 @@ async def make(settings: Callable[..., Config], tmp_path: Path) -> AsyncIterator
     """Make statements, with `old` replaced by `new` in the service's queries."""
     pools = []
 
-    def begin(old: str = ";", new: str = ";") -> Statements:
+    def begin(old: str, new: str) -> Statements:
         folder = copytree(ROOT / "queries", tmp_path / "queries")
         file = folder / "movies.sql"
         assert old in file.read_text()
@@ -59,7 +59,7 @@ async def test_movies_are_told_apart_by_position(make: Make) -> None:
     assert [movie.title for movie in movies] == ["a", "b", "c"]
 
 
-async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(make: Make) -> None:
+async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(statements: Statements) -> None:
     """Each time, another session commits it during the statement, and then deletes its movie."""
     lost = [RuleBroken("movies_external_id_unique") for _ in range(3)]
 
@@ -68,7 +68,6 @@ async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(make: Make) 
             raise lost.pop()
         return "written"
 
-    statements = make()
     assert await Store(MOVIES, statements).resender.send(send) == "written"
     statements.timeout = -1  # then it may succeed later
     lost.append(RuleBroken("movies_external_id_unique"))
@@ -76,13 +75,14 @@ async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(make: Make) 
         await Store(MOVIES, statements).resender.send(send)
 
 
-async def test_a_create_is_on_disk_before_its_response(make: Make, execute: Execute) -> None:
+async def test_a_create_is_on_disk_before_its_response(
+    statements: Statements, execute: Execute
+) -> None:
     """`synchronous_commit` stays as the DBA has set it."""
     set_for_database(execute, "synchronous_commit = on")
     execute("create table seen (setting text)")
     note = "insert into seen values (current_setting('synchronous_commit')); return new"
     add_trigger(execute, f"{note};")
-    statements = make()
 
     store = Store(MOVIES, statements)
     await store.create(FIELDS)
@@ -91,9 +91,8 @@ async def test_a_create_is_on_disk_before_its_response(make: Make, execute: Exec
     assert execute("select setting from seen") == [("on",)] * 2
 
 
-async def test_a_statement_has_at_most_32_keys(make: Make, monkeypatch: Patch) -> None:
+async def test_a_statement_has_at_most_32_keys(statements: Statements, monkeypatch: Patch) -> None:
     """Each key takes a lock, and all sessions together have 6400 by default."""
-    statements = make()
     fetch = statements.fetch
     keys = []
 
