@@ -1,6 +1,5 @@
 """Tests conditional requests: ETags and preconditions (RFC 9110, 13)."""
 
-import asyncio
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any
@@ -85,7 +84,11 @@ async def test_a_movie_says_when_it_changed_and_to_ask_again(
 
 NOT_MODIFIED = (TAG, f"W/{TAG}", "*", f'"x", {TAG}', f', "x" ,, W/{TAG} ,')
 MODIFIED = (movie_tag(2), OTHERS_TAG, '""', '"1-1,"')
-MALFORMED = ("1-1", '"1-1', '"1-1" "1-2"', 'w/"1-1"', '*, "1-1"', "", ",", '"a" x')
+MALFORMED = (
+    *("1-1", '"1-1', '"1-1" "1-2"', 'w/"1-1"', '*, "1-1"', "", ",", '"a" x'),
+    # A regular expression could match spaces and commas in exponentially many ways.
+    '"a"' + " ," * 3000 + " x",
+)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -224,18 +227,6 @@ async def test_a_deployment_may_require_if_match(start: Start, method: str) -> N
 
     assert (without.status, other.status, held.status) == (428, 428, 200)
     assert (await without.json())["type"] == "/v1/docs#precondition-required"
-
-
-async def test_a_hostile_list_of_tags_takes_no_time(client: Client) -> None:
-    """A regular expression could match spaces and commas in exponentially many ways."""
-    field = '"a"' + " ," * 3000 + " x"
-
-    for method, header in (("GET", "If-None-Match"), ("PATCH", "If-Match")):
-        async with asyncio.timeout(5):
-            response = await client.request(
-                method, "/v1/movies/1", json={"year": 2000}, headers={header: field}
-            )
-        assert response.status == 400
 
 
 async def test_any_version_that_a_movie_can_have_matches(client: Client, execute: Execute) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from conftest import MOANA, Client, Start
 from wire import exchange
 
-from service.web.contexts import CONSTANT_HEADERS
-
 POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
@@ -53,17 +51,6 @@ async def test_every_response_is_safe_in_a_browser(client: Client) -> None:
         assert headers["Cache-Control"]
         assert "Strict-Transport-Security" not in headers
         assert "Set-Cookie" not in headers
-
-
-async def test_a_response_keeps_its_own_headers(client: Client) -> None:
-    """The page has its own policy and may be cached; each header is there once."""
-    response = await client.get("/v1/docs")
-
-    assert response.headers.getall("Cache-Control") == ["no-cache"]
-    (policy,) = response.headers.getall("Content-Security-Policy")
-    assert "script-src 'self'" in policy
-    for name in CONSTANT_HEADERS:
-        assert len(response.headers.getall(name)) == 1
 
 
 async def test_hsts_is_sent_where_it_is_configured(start: Start) -> None:

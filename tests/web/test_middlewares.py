@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
-from conftest import Client, Start
+from conftest import Client
 from support import Capture, Patch, get_app, until
 
 
@@ -123,20 +123,3 @@ async def test_requests_that_took_too_long_are_forgotten(start_with: Any) -> Non
     assert [(await client.get("/handler")).status for _ in range(3)] == [503] * 3
 
     await until(are_forgotten)
-
-
-async def test_a_503_keeps_the_reason_for_the_log(start: Start, capsys: Capture) -> None:
-    """Clients do not see the database's address, or why it does not respond.
-
-    The access line has the reason.
-    """
-    client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
-
-    response = await client.get("/v1/movies/1")
-    problem = await response.json()
-
-    assert response.status == 503
-    assert problem["detail"] == "the service is temporarily unavailable; try again later"
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if "] request " in each]
-    assert "no database: Connection refused" in line
-    assert "status=503" in line

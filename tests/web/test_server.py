@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from aiohttp import web_protocol
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
-from conftest import Client, Start
+from conftest import AWAY, Client, Start
 from support import Capture, Patch
 from wire import exchange, send_raw
 
@@ -173,9 +173,13 @@ async def test_health_checks_are_lines_of_level_debug(
 
 
 async def test_a_health_check_that_fails_is_a_line(start: Start, capsys: Capture) -> None:
-    """The line has the reason of the failure."""
-    client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
+    """The line has the reason of the failure, which clients do not see."""
+    client = await start(database__url=AWAY)
 
-    await client.get("/v1/healthcheck/ready")
+    response = await client.get("/v1/healthcheck/ready")
+    problem = await response.json()
 
-    assert "[info     ] request " in capsys.readouterr().out
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "] request " in each]
+    assert "[info     ]" in line
+    assert "no database: Connection refused" in line
+    assert problem["detail"] == "the service is temporarily unavailable; try again later"
