@@ -28,6 +28,20 @@ SETTINGS = {
 }
 
 
+def connect(url: str) -> psycopg2.extensions.connection:
+    """Connect in autocommit mode."""
+    connection = psycopg2.connect(url, connect_timeout=5)
+    connection.autocommit = True
+    return connection
+
+
+def execute(url: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """Run one statement in autocommit mode, and return its rows if it has some."""
+    with closing(connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(sql, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
 class Postgres:
     """One server; `folder` is its data."""
 
@@ -62,7 +76,7 @@ class Postgres:
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                return self.connect("postgres").close()
+                return connect(self.url("postgres")).close()
             except psycopg2.OperationalError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise
@@ -82,17 +96,9 @@ class Postgres:
         """Return the URL of a database."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
-    def connect(self, database: str) -> psycopg2.extensions.connection:
-        """Connect in autocommit mode."""
-        connection = psycopg2.connect(self.url(database), connect_timeout=5)
-        connection.autocommit = True
-        return connection
-
     def execute(self, database: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Run one statement in autocommit mode, and return its rows if it has some."""
-        with closing(self.connect(database)) as connection, connection.cursor() as cursor:
-            cursor.execute(sql, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+        """Run one statement in a database of this server."""
+        return execute(self.url(database), sql, *parameters)
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         log = self.folder.with_suffix(f".{program}.log")

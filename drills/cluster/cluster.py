@@ -23,12 +23,12 @@ from drills.cluster.state import (
     SERVICES,
     Member,
     are_members_healthy,
-    execute,
     has_one_primary,
     is_etcd_healthy,
     make_url,
 )
 from drills.lab import Lab
+from drills.postgres import execute
 from drills.processes import PROC, NotRun, Process, Processes, find_program, freeze, stop
 from drills.service import ROOT, Service, make_environment
 from service.database.embedded import find_account

@@ -4,11 +4,12 @@ import csv
 import io
 import json
 import urllib.request
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg2
+
+from drills.postgres import execute
 
 DATABASE = "catalogue"
 ETCD_PORTS = (15401, 15402)
@@ -52,15 +53,6 @@ def fetch(url: str) -> str | None:
     with suppress(OSError), urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - http
         return str(response.read(), "utf-8") if response.status == 200 else None
     return None
-
-
-def execute(url: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    """Run one statement in autocommit mode, and return its rows if it has some."""
-    with closing(psycopg2.connect(url, connect_timeout=5)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(sql, parameters or None)
-            return cursor.fetchall() if cursor.description else []
 
 
 def is_etcd_healthy() -> bool:

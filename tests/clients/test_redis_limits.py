@@ -7,15 +7,13 @@ import socket
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Client, Start
 from metric_values import read_metrics
 from redis.asyncio import Redis as RedisClient
 from redis.exceptions import RedisError
-from structlog.testing import capture_logs
-from support import Patch, until
+from support import Logs, Patch, until
 
 from service.clients import limits
 
@@ -100,13 +98,13 @@ async def count_passed(*clients: Client, requests: int = 100) -> int:
     return statuses.count(404)
 
 
-async def wait_for_redis(client: Client, logs: list[Any]) -> None:
+async def wait_for_redis(client: Client, logs: Logs) -> None:
     """Send requests until one finds that Redis responds."""
     while BACK not in list_events(logs):
         await client.get("/v1/movies/1")
 
 
-def list_events(logs: list[Any]) -> list[str]:
+def list_events(logs: Logs) -> list[str]:
     """Return what was logged about Redis."""
     return [line["event"] for line in logs if line["event"] in (GONE, BACK)]
 
@@ -124,25 +122,24 @@ async def test_processes_count_together(start: Start, server: Server, url: str) 
     assert 1 <= int(refused.headers["Retry-After"]) <= 101
 
 
-async def test_without_redis_requests_pass(start: Start, server: Server) -> None:
+async def test_without_redis_requests_pass(start: Start, server: Server, logs: Logs) -> None:
     """The log has one line for each change, and the metric counts the requests."""
     client = await start(
         limits__rate=1, limits__burst=50, limits__redis_url=server.url, operations__token=TOKEN
     )
     assert await count_passed(client) in range(50, 60)
-    with capture_logs() as logs:
-        await server.kill()
-        assert await count_passed(client) == 100
-        assert read_metrics(client)["unlimited_total"] == 100
-        await server.start()
-        await wait_for_redis(client, logs)
-        assert await count_passed(client) in range(48, 60)  # an empty Redis has forgotten
+    await server.kill()
+    assert await count_passed(client) == 100
+    assert read_metrics(client)["unlimited_total"] == 100
+    await server.start()
+    await wait_for_redis(client, logs)
+    assert await count_passed(client) in range(48, 60)  # an empty Redis has forgotten
 
     assert list_events(logs) == [GONE, BACK]
 
 
 async def test_a_redis_that_hangs_delays_few_requests(
-    start: Start, server: Server, monkeypatch: Patch
+    start: Start, server: Server, monkeypatch: Patch, logs: Logs
 ) -> None:
     """Those that wait when it stops responding; others do not ask it."""
     monkeypatch.setattr(limits, "REDIS_TIMEOUT_S", 0.25)
@@ -150,11 +147,10 @@ async def test_a_redis_that_hangs_delays_few_requests(
     client = await start(limits__redis_url=server.url, **RATE)
     server.signal(signal.SIGSTOP)
     try:
-        with capture_logs() as logs:
-            responses = await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(50)))
-            async with asyncio.timeout(50 * limits.REDIS_TIMEOUT_S):
-                await count_passed(client, requests=400)
-            await client.close()  # the service stops
+        responses = await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(50)))
+        async with asyncio.timeout(50 * limits.REDIS_TIMEOUT_S):
+            await count_passed(client, requests=400)
+        await client.close()  # the service stops
     finally:
         server.signal(signal.SIGCONT)
 
@@ -162,14 +158,13 @@ async def test_a_redis_that_hangs_delays_few_requests(
     assert list_events(logs) == [GONE]
 
 
-async def test_a_redis_that_refuses_is_as_none(start: Start, server: Server) -> None:
+async def test_a_redis_that_refuses_is_as_none(start: Start, server: Server, logs: Logs) -> None:
     """As it is full, for example: requests pass meanwhile."""
     await server.ask("config", "set", "maxmemory", "1")
-    with capture_logs() as logs:
-        client = await start(limits__redis_url=server.url, **RATE)
-        assert await count_passed(client) == 100
-        await server.ask("config", "set", "maxmemory", "0")
-        await wait_for_redis(client, logs)
+    client = await start(limits__redis_url=server.url, **RATE)
+    assert await count_passed(client) == 100
+    await server.ask("config", "set", "maxmemory", "0")
+    await wait_for_redis(client, logs)
 
     assert list_events(logs) == [GONE, BACK]
     assert "maxmemory" in str(logs)
