@@ -41,43 +41,29 @@ async def fail_over(from_: Member) -> None:
     await asyncio.sleep(LOAD_S)
 
 
-async def kill_postgresql(cluster: Cluster) -> None:
-    """`kill -9` of the leader's PostgreSQL; Patroni starts it again, as a standby."""
-    leader = await find_the_leader()
-    send(signal.SIGKILL, cluster.freeze(leader, patroni=False, postgresql=True))
-    await fail_over(leader)
+def kill(*, patroni: bool, postgresql: bool) -> Fault:
+    """`kill -9` of the leader's Patroni, its PostgreSQL or both, as a crash of its machine."""
+
+    async def cause(cluster: Cluster) -> None:
+        leader = await find_the_leader()
+        send(signal.SIGKILL, cluster.freeze(leader, patroni=patroni, postgresql=postgresql))
+        await fail_over(leader)
+        if patroni:  # which starts its PostgreSQL again, as a standby
+            cluster.start_part(leader.name)
+
+    return cause
 
 
-async def kill_patroni(cluster: Cluster) -> None:
-    """`kill -9` of the leader's Patroni; its PostgreSQL goes on as a primary of its own."""
-    leader = await find_the_leader()
-    send(signal.SIGKILL, cluster.freeze(leader, patroni=True, postgresql=False))
-    await fail_over(leader)
-    cluster.start_part(leader.name)
+def freeze(*, postgresql: bool) -> Fault:
+    """SIGSTOP of the leader's Patroni, maybe with PostgreSQL; they go on when another one leads."""
 
+    async def cause(cluster: Cluster) -> None:
+        leader = await find_the_leader()
+        frozen = cluster.freeze(leader, patroni=True, postgresql=postgresql)
+        await fail_over(leader)
+        send(signal.SIGCONT, frozen)
 
-async def kill_both(cluster: Cluster) -> None:
-    """`kill -9` of the leader's PostgreSQL and Patroni, as a crash of its machine."""
-    leader = await find_the_leader()
-    send(signal.SIGKILL, cluster.freeze(leader, patroni=True, postgresql=True))
-    await fail_over(leader)
-    cluster.start_part(leader.name)
-
-
-async def freeze_both(cluster: Cluster) -> None:
-    """SIGSTOP of the leader's PostgreSQL and Patroni, which go on when another one leads."""
-    leader = await find_the_leader()
-    frozen = cluster.freeze(leader, patroni=True, postgresql=True)
-    await fail_over(leader)
-    send(signal.SIGCONT, frozen)
-
-
-async def freeze_patroni(cluster: Cluster) -> None:
-    """SIGSTOP of the leader's Patroni alone, which goes on when another one leads."""
-    leader = await find_the_leader()
-    frozen = cluster.freeze(leader, patroni=True, postgresql=False)
-    await fail_over(leader)
-    send(signal.SIGCONT, frozen)
+    return cause
 
 
 async def freeze_standby(cluster: Cluster) -> None:
@@ -123,11 +109,11 @@ async def restart_services(cluster: Cluster) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "kill-postgresql": kill_postgresql,
-    "kill-patroni": kill_patroni,
-    "kill-both": kill_both,
-    "freeze-both": freeze_both,
-    "freeze-patroni": freeze_patroni,
+    "kill-postgresql": kill(patroni=False, postgresql=True),
+    "kill-patroni": kill(patroni=True, postgresql=False),  # PostgreSQL goes on as a primary
+    "kill-both": kill(patroni=True, postgresql=True),
+    "freeze-both": freeze(postgresql=True),
+    "freeze-patroni": freeze(postgresql=False),
     "freeze-standby": freeze_standby,
     "freeze-etcd": freeze_etcd,
     "switchover": switch_over,

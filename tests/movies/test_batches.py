@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, Patch, add_client, add_movies, bearer, hold, until
+from support import Execute, Logs, Patch, add_client, add_movies, add_trigger, bearer, hold, until
 from wire import exchange
 
 from service.database import MAX_BIGINT
@@ -339,19 +339,16 @@ async def test_a_batch_waits_for_a_locked_table(
     assert status == 201
 
 
-async def test_a_trigger_that_drops_a_movie_is_an_error(client: Client, execute: Execute) -> None:
+async def test_a_trigger_that_drops_a_movie_is_an_error(
+    client: Client, execute: Execute, logs: Logs
+) -> None:
     """The response would lack a movie; a key is not stored."""
-    execute(
-        "create function act() returns trigger language plpgsql as"
-        " $$ begin return case when new.year <> 2000 then new end; end $$;"
-        "create trigger act before insert on movies for each row execute function act()"
-    )
+    add_trigger(execute, "return case when new.year <> 2000 then new end;")
 
-    with capture_logs() as logged:
-        for headers in ({}, {"idempotency_key": "a"}):
-            status, _, _ = await post_batch(client, [MOANA, {**MOANA, "year": 2000}], **headers)
-            assert status == 500
-    failed = [line["query"] for line in logged if line["event"] == "statement failed"]
+    for headers in ({}, {"idempotency_key": "a"}):
+        status, _, _ = await post_batch(client, [MOANA, {**MOANA, "year": 2000}], **headers)
+        assert status == 500
+    failed = [line["query"] for line in logs if line["event"] == "statement failed"]
     assert failed == ["create_movies", "create_movies_once"]
     assert execute("select * from idempotency_keys") == []
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from conftest import Client
-from support import Execute, Patch
+from support import Execute, Patch, add_movies
 
 from service.movies import search_help
 
@@ -104,10 +104,7 @@ async def test_estimates_agree_with_the_total(
 
 async def test_other_pages_have_no_facets(client: Client, execute: Execute) -> None:
     """Unless they are asked for: the links do not."""
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select 'a', 2000, 1, '{x}' from generate_series(1, 3)"
-    )
+    add_movies(execute, *"aaa")
     first = await client.get("/v1/movies?facets=year&page_size=1")
     link = str(first.links["next"]["url"]).partition(f":{client.port}")[2]
     second = (await (await client.get(link)).json())["metadata"]

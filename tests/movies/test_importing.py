@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import MOANA, Start
 from import_file import import_file
-from support import Execute, Patch, hold, set_for_database
+from support import Execute, Patch, add_trigger, hold, set_for_database
 
 from service.errors import OperatorError
 from service.movies import importing
@@ -144,10 +144,8 @@ def test_a_dry_run_rejects_as_an_import_does(
         "alter table movies add constraint movies_year_known"
         " foreign key (year) references years deferrable initially deferred"
     )
-    execute(
-        "create function refuse() returns trigger language plpgsql as $$ begin"
-        " if new.title = 'b' then raise exception 'no such title'; end if; return new; end $$;"
-        " create trigger refuse before insert on movies for each row execute function refuse()"
+    add_trigger(
+        execute, "if new.title = 'b' then raise exception 'no such title'; end if; return new;"
     )
     run(MOANA | OWN)
     rows = (MOANA, "{", *(MOANA | change for change in ({"title": "b"}, {"year": 2002}, OWN)))

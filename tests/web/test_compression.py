@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import Client
-from support import Execute
+from support import Execute, add_movies
 from wire import exchange
 
 from service.web.headers import prefers_gzip
@@ -18,10 +18,7 @@ PLAIN = {"Accept-Encoding": "identity"}
 @pytest.fixture
 def catalogue(execute: Execute) -> None:
     """Insert a hundred movies, a page of some 30 kB."""
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select 'Movie ' || n, 2000, 100, array['drama', 'war'] from generate_series(1, 100) n"
-    )
+    add_movies(execute, *(f"Movie {number}" for number in range(100)))
 
 
 async def raw(client: Client, path: str, *lines: str, method: str = "GET") -> Any:

@@ -48,6 +48,12 @@ def resolve(document: dict[str, Any], thing: dict[str, Any]) -> dict[str, Any]:
     return dict(found) if "$ref" in thing else thing
 
 
+def list_parameters(document: dict[str, Any], path: str, method: str = "get") -> dict[str, Any]:
+    """Return the parameters of an operation by their names."""
+    parameters = document["paths"][path][method]["parameters"]
+    return {each["name"]: each for each in (resolve(document, some) for some in parameters)}
+
+
 async def test_every_route_is_in_the_document_and_nothing_else(
     client: Client, document: dict[str, Any]
 ) -> None:
@@ -327,10 +333,8 @@ async def test_agents_get_a_short_document(client: Client) -> None:
 
 async def test_arrays_are_repeated_parameters(document: dict[str, Any]) -> None:
     """Generated clients take a list; many of them repeat the parameter, whatever the style says."""
-    parameters = document["paths"]["/v1/movies"]["get"]["parameters"]
-    arrays = {
-        each["name"]: each for each in parameters if each.get("schema", {}).get("type") == "array"
-    }
+    parameters = list_parameters(document, "/v1/movies")
+    arrays = {name: each for name, each in parameters.items() if each["schema"]["type"] == "array"}
 
     assert arrays.keys() == {"id", "external_id", "genres", "genres_any", "facets"}
     for each in arrays.values():
@@ -342,30 +346,21 @@ async def test_arrays_are_repeated_parameters(document: dict[str, Any]) -> None:
 
 async def test_strings_and_tags_have_patterns_of_what_is_accepted(document: dict[str, Any]) -> None:
     """NUL and blank text are refused, as the service does it, and entity tags are as RFC 9110."""
-    query = {
-        each.get("name"): each for each in document["paths"]["/v1/movies"]["get"]["parameters"]
-    }
+    query = list_parameters(document, "/v1/movies")
     fields = document["components"]["schemas"]["MovieInput"]["properties"]
-    tags = {
-        method: {
-            each["name"]: each["schema"]
-            for each in document["paths"][ID][method]["parameters"]
-            if "name" in each
-        }
-        for method in ("get", "patch")
-    }
+    get, patch = (list_parameters(document, ID, method) for method in ("get", "patch"))
     cases = [
         (fields["title"], ("Up", " a\n"), ("", " ", "a\0", "\0")),
         (fields["genres"]["items"], ("war", "a, b"), ("", " ", "a\0")),
         (query["title"]["schema"], ("cas*",), ("", "a\0")),
         (query["genres"]["schema"]["items"], ("war",), ("", " ", "a,b", "a\0")),
         *(
-            (schema, ("*", '"7-1"', 'W/"7-1"', ', "a" ,, "b"'), ("", "7-1", '"7-1', '"a" "b"'))
-            for schema in (
-                tags["get"]["If-None-Match"],
-                tags["patch"]["If-Match"],
-                tags["patch"]["If-None-Match"],
+            (
+                tags["schema"],
+                ("*", '"7-1"', 'W/"7-1"', ', "a" ,, "b"'),
+                ("", "7-1", '"7-1', '"a" "b"'),
             )
+            for tags in (get["If-None-Match"], patch["If-Match"], patch["If-None-Match"])
         ),
     ]
     for schema, right, wrong in cases:
@@ -379,11 +374,10 @@ async def test_the_examples_of_all_parameters_go_together(
 ) -> None:
     """Tools send them all at once; so `id`, which allows no other parameter, has none."""
     for path in ("/v1/movies", "/v1/changes"):
-        parameters = document["paths"][path]["get"]["parameters"]
         examples = {
-            each["name"]: str(each["schema"]["examples"][0])
-            for each in parameters
-            if each.get("in") == "query" and "examples" in each["schema"]
+            name: str(each["schema"]["examples"][0])
+            for name, each in list_parameters(document, path).items()
+            if each["in"] == "query" and "examples" in each["schema"]
         }
         assert (await client.get(path, params=examples)).status == 200
 
@@ -392,8 +386,7 @@ async def test_generated_clients_have_names_for_sort_orders_and_wide_ids(
     document: dict[str, Any],
 ) -> None:
     """Generators make no name of `-year`, and some take integers without a format for 32 bits."""
-    parameters = document["paths"]["/v1/movies"]["get"]["parameters"]
-    sort = next(each["schema"] for each in parameters if each.get("name") == "sort")
+    sort = list_parameters(document, "/v1/movies")["sort"]["schema"]
     schemas = document["components"]["schemas"]
 
     names = dict(zip(sort["enum"], sort["x-enum-varnames"], strict=True))
