@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from service.web.middleware import CYCLE
 from service.web.pages import seal
 
 PATH = "/v1/changes"
-ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}') returning id"
+ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')"
 
 
 async def get(client: Client, after: str | None = None, wait: int = 0) -> tuple[list[Any], str]:
@@ -65,22 +64,6 @@ async def find_end(client: Client) -> str:
     """Return the cursor that comes with the list of all movies."""
     response = await client.get("/v1/movies")
     return response.headers["Changes-Cursor"]
-
-
-@contextmanager
-def session(url: str) -> Iterator[Callable[..., list[Any]]]:
-    """Open a session whose statements are one transaction until `commit` or `rollback`."""
-    with closing(psycopg2.connect(url)) as connection:
-        cursor = connection.cursor()
-
-        def run(sql: str, *values: Any) -> list[Any]:
-            if sql in ("commit", "rollback"):  # or psycopg2 would begin no transaction after it
-                getattr(connection, sql)()
-                return []
-            cursor.execute(sql, values)
-            return cursor.fetchall() if cursor.description else []
-
-        yield run
 
 
 async def test_each_change_comes_once_in_order_with_the_movie_as_it_is_now(client: Client) -> None:
@@ -145,21 +128,22 @@ async def test_limit_holds_for_a_request_that_waits(
 
 async def test_every_writer_is_recorded(client: Client, database: str) -> None:
     """Statements of psql on many movies; not what has no effect or is rolled back."""
-    with session(database) as run:
-        run(
-            "insert into movies (title, year, runtime, genres)"
-            " select 't' || n, 2000, n, '{x}' from generate_series(1, 3) as n"
-        )
+    add = (
+        "insert into movies (title, year, runtime, genres)"
+        " select 't' || n, 2000, n, '{x}' from generate_series(1, 3) as n"
+    )
+    with hold(database, add) as psql:
+        run = psql.cursor().execute
         run("update movies set runtime = 2 where id < 3")  # the second one has that already
         run("delete from movies where id = 3")
         run("savepoint s")
         run("delete from movies")
         run("rollback to savepoint s")
         run("truncate movies")
-        run("commit")
+        psql.commit()
         run("delete from movies where false")
         run(ADD)
-        run("rollback")
+        psql.rollback()
 
     created = [("created", number, 1) for number in (1, 2, 3)]
     changed = [("updated", 1, 2), ("deleted", 3, 1), ("deleted", 1, 2), ("deleted", 2, 1)]
@@ -200,14 +184,14 @@ async def test_a_change_by_a_trigger_comes_behind_its_cause(
 ) -> None:
     """Also if triggers of triggers change it, and if the transaction goes on."""
     execute(NESTED % acts)
-    with session(database) as run:
-        run(
-            "insert into movies (title, year, runtime, genres)"
-            " values ('a', 2000, 2, '{x}'), ('b', 2000, 2, '{x}')"
-        )
-        run("update movies set title = 'c' where id = 1")
-        run("delete from movies where id = 2")
-        run("commit")
+    add = (
+        "insert into movies (title, year, runtime, genres)"
+        " values ('a', 2000, 2, '{x}'), ('b', 2000, 2, '{x}')"
+    )
+    with hold(database, add) as psql:
+        psql.cursor().execute("update movies set title = 'c' where id = 1")
+        psql.cursor().execute("delete from movies where id = 2")
+        psql.commit()
 
     assert brief(await read_all(client, len(wanted))) == wanted
 
@@ -240,13 +224,13 @@ async def test_a_writer_needs_no_rights_on_the_feed(
     execute("grant insert on movies to writer_of_movies")
     execute("grant usage on schema public to writer_of_movies")
     try:
-        with session(database) as run:
-            run("set role writer_of_movies")
+        with hold(database, "set role writer_of_movies") as writer, writer.cursor() as cursor:
             columns = "transaction xid8, movie_id bigint, version integer, kind text"
-            run(f"create temporary table movie_changes ({columns})")
-            run("insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')")
-            assert run("select count(*) from pg_temp.movie_changes") == [(0,)]
-            run("commit")
+            cursor.execute(f"create temporary table movie_changes ({columns})")
+            cursor.execute(ADD)
+            cursor.execute("select count(*) from pg_temp.movie_changes")
+            assert cursor.fetchall() == [(0,)]
+            writer.commit()
     finally:
         execute("drop owned by writer_of_movies")
         execute("drop role writer_of_movies")
@@ -259,11 +243,10 @@ async def test_a_transaction_that_is_open_holds_back_later_ones(
 ) -> None:
     """Otherwise its changes would come before a cursor that a client has already."""
     after = await find_end(client)
-    with session(database) as run:
-        run(ADD)
+    with hold(database, ADD) as other:
         await client.post("/v1/movies", json=MOANA)
         assert (await get(client, after))[0] == []
-        run("commit")
+        other.commit()
 
     assert brief(await read_all(client, 2, after)) == [("created", 1, 1), ("created", 2, 1)]
 
@@ -284,8 +267,7 @@ async def test_the_feed_says_how_far_it_is_behind(
         return cast("datetime", now)
 
     before = read_clock()
-    with session(server_url) as run:
-        run("select pg_current_xact_id()")
+    with hold(server_url, "select pg_current_xact_id()") as other:
         assert await read_as_of() > before  # no change is held back
         execute("select pg_sleep(0.1)")
         first = read_clock()
@@ -294,7 +276,7 @@ async def test_the_feed_says_how_far_it_is_behind(
         add_movies(execute, "b")
         held = [await read_as_of(), await read_as_of()]
         await until(lambda: read_metrics(client)["changes_delay_seconds"] > 0)
-        run("rollback")
+        other.rollback()
     await until(lambda: read_metrics(client)["changes_delay_seconds"] == 0)
     await read_all(client, 2)
 
@@ -324,12 +306,11 @@ async def test_a_request_waits_for_a_change(
     monkeypatch.setattr(waiting_changes, "POLL_S", 0.01)
     sent = watch_polls(monkeypatch)
     after = await find_end(client)
-    with session(database) as run:
-        run(ADD)
+    with hold(database, ADD) as other:
         waiting = asyncio.create_task(get(client, after, wait=20))
         await until(lambda: sent["poll"] > 3)
         assert not waiting.done()
-        run("commit")
+        other.commit()
         found, _ = await waiting
 
     assert brief(found) == [("created", 1, 1)]
@@ -626,12 +607,11 @@ async def test_a_truncate_that_does_not_see_all_movies_expires_all_cursors(
 ) -> None:
     """It deletes also those that were created after its snapshot."""
     before = await find_end(client)
-    with session(database) as run:
-        run("set transaction isolation level repeatable read")
-        run("select from movies")
+    snapshot = "set transaction isolation level repeatable read; select from movies"
+    with hold(database, snapshot) as other:
         add_movies(execute, "late")
-        run("truncate movies")
-        run("commit")
+        other.cursor().execute("truncate movies")
+        other.commit()
 
     assert await expired(client, before)
 

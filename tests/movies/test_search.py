@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import psycopg2
 import pytest
 from conftest import ROOT
+from servers import run
 from support import Execute
 
 from service.database.migrations import runner as migrations
@@ -219,21 +220,17 @@ create function turkish.lower(text) returns text language sql immutable
 
 def test_case_is_folded_alike_in_every_locale(empty_database: str) -> None:
     """In a database with a Turkish locale, I is found as i."""
+    name = urlsplit(empty_database).path[1:]
+    path = f"alter database {name} set search_path = public, turkish, pg_catalog"
+    run(empty_database, LOWER_IN_TURKISH, path)
+    migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+    add = (
+        "insert into movies (title, year, runtime, genres)"
+        " select unnest('{TITANIC,TİTANİC!}'::text[]), 1997, 195, '{drama}'"
+    )
     find = "select title from movies where search @@ title_query('titanic') order by id"
-    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute(LOWER_IN_TURKISH)
-        name = connection.info.dbname
-        cursor.execute(f"alter database {name} set search_path = public, turkish, pg_catalog")
-        cursor.execute("set search_path = public, turkish, pg_catalog")  # of this session, too
-        migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
-        cursor.execute(
-            "insert into movies (title, year, runtime, genres)"
-            " select unnest('{TITANIC,TİTANİC!}'::text[]), 1997, 195, '{drama}'"
-        )
-        cursor.execute(find)
 
-        assert cursor.fetchall() == [("TITANIC",), ("TİTANİC!",)]
+    assert run(empty_database, add, find) == [("TITANIC",), ("TİTANİC!",)]
 
 
 def test_earlier_movies_get_the_words_of_now(empty_database: str, tmp_path: Path) -> None:

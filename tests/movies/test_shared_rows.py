@@ -2,16 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
 import orjson
-import psycopg2
 import pytest
 from conftest import MOANA, ROOT
-from support import Execute, Patch, add_trigger, approve, set_for_database, until
+from support import Execute, Patch, add_trigger, approve, hold, set_for_database, until
 
 from service.app import EXPECTED
 from service.config import Config
@@ -135,8 +133,7 @@ async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 
     execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")
     change = Change(1, {"runtime": 2} if method == "update" else None, condition)
 
-    with closing(psycopg2.connect(database)) as holder, holder.cursor() as cursor:
-        cursor.execute("select pg_advisory_lock(1)")
+    with hold(database, "select pg_advisory_lock(1)"):
         outcome = asyncio.create_task(catalogue.change(change))
         await until(lambda: execute(f"{WAITING} and datname = current_database()"))
         execute(theirs)
