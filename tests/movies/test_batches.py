@@ -230,15 +230,12 @@ async def test_the_detail_of_a_400_names_the_movie(client: Client) -> None:
 
 
 WHOLE: list[tuple[bytes, int, list[str]]] = [
-    (b"", 400, []),
     (b"[]", 400, []),
-    (b'{"movies": [}', 400, []),
     (b"{}", 422, ["#/movies"]),
     (b'{"movies": null}', 422, ["#/movies"]),
     (b'{"movies": []}', 422, ["#/movies"]),
     (b'{"movies": {}}', 400, ["#/movies"]),
     (b'{"movies": "x"}', 400, ["#/movies"]),
-    (b'{"movies": [1], "movies": [2]}', 400, []),
     (json.dumps({"movies": [MOANA] * 101}).encode(), 422, ["#/movies"]),
     (json.dumps({"movies": [MOANA], "more": 1}).encode(), 400, ["#/more"]),
     (json.dumps(MOANA).encode(), 400, [*(f"#/{field}" for field in MOANA), "#/movies"]),

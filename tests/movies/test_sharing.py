@@ -10,6 +10,7 @@ from link import opened
 from structlog.testing import capture_logs
 from support import (
     Execute,
+    Logs,
     Patch,
     add_movies,
     count_deadlocks,
@@ -81,7 +82,7 @@ async def test_a_page_is_not_kept_if_a_movie_changes_while_it_is_fetched(
 
 
 async def test_a_reload_is_seen_by_the_next_list(
-    start: Start, checkout: Path, execute: Execute
+    start: Start, checkout: Path, execute: Execute, logs: Logs
 ) -> None:
     """It drops the pages that the former queries have fetched."""
     add_movies(execute, "a")
@@ -96,9 +97,8 @@ async def test_a_reload_is_seen_by_the_next_list(
     file.write_text(
         file.read_text().replace("select m.id, m.title", "select m.id, upper(m.title) as title")
     )
-    with capture_logs() as logged:
-        get_app(client)[RELOAD_QUERIES]()
-        await until(lambda: [line for line in logged if line["event"] == "queries reloaded"])
+    get_app(client)[RELOAD_QUERIES]()
+    await until(lambda: [line for line in logs if line["event"] == "queries reloaded"])
 
     assert await find_title() == "A"
 
@@ -113,10 +113,8 @@ async def test_a_locked_row_delays_only_its_own_requests(
     """
     client = await start(database__statement_timeout=1)
     add_movies(execute, *[f"Movie {n}" for n in range(1, 21)])
-    with (
-        hold(database, f"update movies set year = 2001 where id <= {locked}"),
-        capture_logs() as logged,
-    ):
+    lock = f"update movies set year = 2001 where id <= {locked}"
+    with hold(database, lock), capture_logs() as logged:
         responses = await asyncio.gather(
             *(
                 client.request(method, f"/v1/movies/{id_}", json={"year": 2002})

@@ -228,15 +228,13 @@ async def test_the_errors_of_a_body_are_limited(client: Client) -> None:
 
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 NOT_A_FORM = "the body is not one JSON object: expecting value, at character 1"
+A_FORM = "the body is a form ({}); expected one JSON object"
 SENT_AS = [  # Content-Type, body and detail
-    (FORM, b"title=Moana&year=2016", "the body is a form ({}); expected one JSON object"),
-    (FORM, b"genres[]=a", "the body is a form ({}); expected one JSON object"),
-    (FORM, b"t%C3%AFtle=%FF", "the body is a form ({}); expected one JSON object"),
-    (
-        MULTIPART,
-        b"--x\r\n\r\n\xff\r\n--x--\r\n",
-        "the body is a form ({}); expected one JSON object",
+    *(
+        (FORM, body, A_FORM)
+        for body in (b"title=Moana&year=2016", b"genres[]=a", b"t%C3%AFtle=%FF")
     ),
+    (MULTIPART, b"--x\r\n\r\n\xff\r\n--x--\r\n", A_FORM),
     ("text/plain", b"title=Moana", NOT_A_FORM),
     # curl -d sends JSON as a form.
     (FORM, b"Moana", NOT_A_FORM),
