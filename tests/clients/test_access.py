@@ -150,7 +150,6 @@ async def test_what_is_no_route_ignores_tokens(start: Start, mode: str) -> None:
 CREATE = b"POST /v1/movies HTTP/1.1\r\n"
 HEAD = b"Host: x\r\nAuthorization: Bearer x\r\n"
 
-
 WITH_A_WRONG_TOKEN = [
     b"GET /v1/movies?page=-1&x=%ff HTTP/1.1\r\n" + HEAD + b"\r\n",
     b"GET /v1/movies/9999999999999999999 HTTP/1.1\r\n" + HEAD + b"\r\n",

@@ -51,9 +51,6 @@ def errors(problem: dict[str, Any]) -> dict[str, str]:
     }
 
 
-# Movies by their ids.
-
-
 async def test_movies_by_id_come_in_the_order_of_the_request(
     client: Client, execute: Execute
 ) -> None:
@@ -145,9 +142,6 @@ async def test_ids_are_not_combined_with_anything(client: Client) -> None:
         assert response.status == 422
         expected = f"must not be combined with {other.partition('=')[0]}"
         assert errors(await response.json()) == {"id": expected}
-
-
-# All or nothing.
 
 
 async def test_a_batch_creates_all_movies_in_one_statement(start: Start, execute: Execute) -> None:
@@ -350,9 +344,6 @@ async def test_a_trigger_that_drops_a_movie_is_an_error(
     assert execute("select * from idempotency_keys") == []
 
 
-# Each for itself.
-
-
 async def test_a_lenient_batch_creates_each_movie_for_itself(
     client: Client, execute: Execute
 ) -> None:
@@ -458,9 +449,6 @@ async def test_failures_of_the_service_are_results_of_their_movies(
     assert (failed["event"], failed["path"]) == ("request failed", BATCH)
     assert isinstance(failed["exc_info"], ZeroDivisionError)
     assert (line["status"], line["reason"]) == (207, "secret")
-
-
-# Idempotency keys.
 
 
 async def test_a_repeated_batch_gets_the_first_response(start: Start, execute: Execute) -> None:

@@ -78,9 +78,6 @@ async def until_found(execute: Execute, sql: str) -> None:
     await until(lambda: asyncio.to_thread(execute, sql))
 
 
-# Responses to repeats.
-
-
 @pytest.mark.parametrize("movie", [ODD, LARGE], ids=["odd", "large"])
 async def test_a_repeat_gets_the_first_response(
     start: Start, execute: Execute, movie: dict[str, Any]
@@ -190,9 +187,6 @@ async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> N
     assert execute("select key from idempotency_keys") == [("a",)]
 
 
-# Many requests at once.
-
-
 async def test_the_same_keys_on_two_services_at_once(start: Start, execute: Execute) -> None:
     """In any order, and again after they have expired: one movie and one response for each key."""
     set_for_database(execute, "deadlock_timeout = '1ms'")  # before lock_timeout ends them
@@ -229,9 +223,6 @@ async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
     assert execute("select count(*) from idempotency_keys") == [(36,)]
     execute("alter table movies drop constraint movies_year_no_1999")
     assert (await create_once(client, "0", {**MOANA, "year": 1999}, replayed=False)).status == 201
-
-
-# A repeat during the first request.
 
 
 @pytest.mark.parametrize(("retries", "status"), [(idempotency.RETRIES, 409), (1000, 201)])
@@ -317,9 +308,6 @@ async def test_a_key_that_another_session_gets_first(
     assert execute(COUNT) == [(is_old + (end == "rollback"),)]
 
 
-# Failures.
-
-
 async def test_a_create_without_a_migration_is_503(
     client: Client, execute: Execute, database: str, logs: Logs
 ) -> None:
@@ -339,9 +327,6 @@ async def test_a_create_without_a_migration_is_503(
     assert failed["file"].startswith("queries/idempotency.sql:")
     assert again.status == 201
     assert execute(COUNT) == [(2,)]
-
-
-# Expiry.
 
 
 @pytest.fixture

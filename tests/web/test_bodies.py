@@ -260,7 +260,6 @@ async def test_a_form_is_named(client: Client) -> None:
 
 THIS_YEAR = datetime.now(UTC).year
 
-
 LAST_GENRE = "é" * (MAX_GENRE_BYTES // 2)
 ALLOWED: list[dict[str, Any]] = [
     *({"title": unit * (MAX_TITLE_BYTES // len(unit.encode()))} for unit in "xé💿"),

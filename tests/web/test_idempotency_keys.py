@@ -10,7 +10,6 @@ from service.web.headers import KEY_PATTERN
 
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
-
 VALID = {
     "a": "a",
     '"a"': "a",
