@@ -114,19 +114,6 @@ async def test_patches_of_different_fields_at_once_are_all_kept(client: Client) 
     assert kept["version"] == 5
 
 
-async def test_delete_returns_the_deleted_movie(client: Client) -> None:
-    """DELETE returns 200 and the movie; a second one 404."""
-    movie = await create(client)
-
-    first = await client.delete(f"/v1/movies/{movie['id']}")
-    second = await client.delete(f"/v1/movies/{movie['id']}")
-
-    assert first.status == 200
-    assert await first.json() == {"movie": movie}
-    assert second.status == 404
-    assert (await client.get(f"/v1/movies/{movie['id']}")).status == 404
-
-
 async def test_a_movie_that_does_not_exist_is_404(client: Client) -> None:
     """PUT does not create it. A write says at which position it was so."""
     for method in ("GET", "HEAD", "DELETE", "PUT", "PATCH"):

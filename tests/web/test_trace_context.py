@@ -24,21 +24,11 @@ VALID = [
 ]
 INVALID = [
     "",
-    f"00-{TRACE}-{PARENT}",
-    f"00-{TRACE}-{PARENT}-1",
-    f"00-{TRACE}-{PARENT}-01-more",
-    f"00-{TRACE}-{PARENT}-01-",
-    f"00-{TRACE}-{PARENT}-01.",
+    *(f"00-{TRACE}-{PARENT}{end}" for end in ("", "-1", "-01-more", "-01-", "-01.", "-0A", "0-01")),
+    *(f"{version}-{TRACE}-{PARENT}-01" for version in ("ff", "0A")),
+    *(f"00-{trace}-{PARENT}-01" for trace in ("0" * 32, TRACE.upper(), TRACE[:-1])),
+    *(f"00-{TRACE}-{parent}-01" for parent in ("0" * 16, PARENT.upper())),
     f"cc-{TRACE}-{PARENT}-01.what",
-    f"ff-{TRACE}-{PARENT}-01",
-    f"00-{'0' * 32}-{PARENT}-01",
-    f"00-{TRACE}-{'0' * 16}-01",
-    f"00-{TRACE.upper()}-{PARENT}-01",
-    f"00-{TRACE}-{PARENT.upper()}-01",
-    f"0A-{TRACE}-{PARENT}-01",
-    f"00-{TRACE}-{PARENT}-0A",
-    f"00-{TRACE[:-1]}-{PARENT}-01",
-    f"00-{TRACE}-{PARENT}0-01",
     f"00_{TRACE}_{PARENT}_01",
 ]
 
