@@ -305,7 +305,7 @@ async def test_a_key_that_another_session_gets_first(
         assert problem(got) == (422, "idempotency-key-reused")
     else:
         assert got.status == 201
-    assert execute(COUNT) == [(is_old + (end == "rollback"),)]
+    assert execute(COUNT) == [(is_old + (end == "rollback"),)]  # of the expired key, and now
 
 
 async def test_a_create_without_a_migration_is_503(
