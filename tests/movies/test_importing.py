@@ -138,10 +138,8 @@ def test_a_dry_run_rejects_as_an_import_does(
     """It leaves no movie, but sees deferred foreign keys and triggers, too, in several chunks."""
     monkeypatch.setattr(importing, "MAX_CHUNK_ROWS", 2)
     execute(
-        "create table years (year integer primary key); insert into years values (2001), (2016)"
-    )
-    execute(
-        "alter table movies add constraint movies_year_known"
+        "create table years (year integer primary key); insert into years values (2001), (2016);"
+        " alter table movies add constraint movies_year_known"
         " foreign key (year) references years deferrable initially deferred"
     )
     add_trigger(

@@ -154,11 +154,9 @@ async def test_an_invalid_id_is_404_without_a_query(start: Start, method: str) -
 ALLOWED = {
     "/v1/movies": "GET, HEAD, OPTIONS, POST",
     "/v1/movies/1": "DELETE, GET, HEAD, OPTIONS, PATCH, PUT",
-    "/v1/genres": "GET, HEAD, OPTIONS",
-    "/": "GET, HEAD, OPTIONS",
-    "/v1": "GET, HEAD, OPTIONS",
-    "/v1/healthcheck": "GET, HEAD, OPTIONS",
-    "/v1/healthcheck/ready": "GET, HEAD, OPTIONS",
+    **dict.fromkeys(
+        ("/v1/genres", "/", "/v1", "/v1/healthcheck", "/v1/healthcheck/ready"), "GET, HEAD, OPTIONS"
+    ),
 }
 
 

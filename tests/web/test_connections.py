@@ -73,10 +73,7 @@ async def test_a_client_that_does_not_read_fills_no_memory(client: Client) -> No
     sock.connect((client.host, client.port))
     _, writer = await asyncio.open_connection(sock=sock)
     writer.write(b"GET /v1/docs/reference.js HTTP/1.1\r\nHost: a\r\n\r\n" * 1_200)  # 20 MB
-    runner = client.server.runner
-    assert runner
-    server = runner.server
-    assert server
+    server = client.server.handler
 
     def waiting() -> int:
         """Return the bytes of the fullest buffer."""

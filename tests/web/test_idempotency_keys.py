@@ -10,20 +10,19 @@ from service.web.headers import KEY_PATTERN
 
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
+SAME = (
+    *("a", "8e03978e-40d5-43dd-bc93-6894a57f9324", r'a"b\c', "x" * 255, "!" + PRINTABLE + "~"),
+    "'; drop table movies; --%(key)s :a",
+)
 VALID = {
-    "a": "a",
+    **{key: key for key in SAME},
     '"a"': "a",
-    "8e03978e-40d5-43dd-bc93-6894a57f9324": "8e03978e-40d5-43dd-bc93-6894a57f9324",
     " a b ": "a b",
     '" a b "': " a b ",
     '" "': " ",
     r'"a\"b\\c"': r'a"b\c',
-    r'a"b\c': r'a"b\c',
-    "x" * 255: "x" * 255,
     f'"{"x" * 255}"': "x" * 255,
     '"' + r"\"" * 255 + '"': '"' * 255,
-    "!" + PRINTABLE + "~": "!" + PRINTABLE + "~",
-    "'; drop table movies; --%(key)s :a": "'; drop table movies; --%(key)s :a",
 }
 INVALID = [
     *("", " ", "x" * 256, f'"{"x" * 256}"', '""', '"', '"a', '"a"b', '"a";p=1', '"a", "b"'),

@@ -42,14 +42,6 @@ async def connect() -> AsyncIterator[Connect]:
             await writer.wait_closed()
 
 
-def get_server(client: Client) -> web.Server:
-    """Return the server of a client's service."""
-    runner = client.server.runner
-    assert runner
-    assert isinstance(runner.server, web.Server)
-    return runner.server
-
-
 async def request(stream: Stream, sent: bytes = GET) -> str:
     """Send a request on an open connection and return the head of its response."""
     reader, writer = stream
@@ -107,7 +99,7 @@ async def test_a_response_that_is_not_read_ends(start_with: Any, monkeypatch: Pa
         await loop.sock_connect(unread, (client.host, client.port))
         await loop.sock_sendall(unread, GET.replace(b"v1/movies/1", b"handler"))
         assert await loop.sock_recv(unread, 9) == b"HTTP/1.1 "
-        await until(lambda: not get_server(client).connections)
+        await until(lambda: not client.server.handler.connections)
     response = await client.get("/handler")
 
     assert len(await response.read()) == PAGE_BYTES
@@ -128,7 +120,7 @@ async def test_too_many_connections_are_refused(
     statuses = [(await reader.readline())[:12] for reader, _ in busy]
     for _, writer in busy:
         writer.close()
-    await until(lambda: not get_server(client).connections)
+    await until(lambda: not client.server.handler.connections)
     again = await request(await connect(client))
 
     assert refused == [b"", b""]
@@ -192,7 +184,7 @@ async def test_a_request_that_still_arrives_is_served_during_the_stop(
     """A head within a second, a body within its own time."""
     _, writer = arriving = await connect(client)
     writer.write(first)
-    await until(lambda: get_server(client).connections)
+    await until(lambda: client.server.handler.connections)
 
     stopping = asyncio.create_task(client.server.runner.cleanup())  # type: ignore[union-attr] # it runs
     await until(lambda: not client.server.runner.servers[0].is_serving())  # type: ignore[union-attr] # it runs
