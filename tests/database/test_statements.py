@@ -271,7 +271,7 @@ async def test_a_read_on_a_broken_connection_is_retried(
         pass
     ended = terminate()
 
-    settings = await service.fetch("get_settings", max_affected=5)
+    settings = await service.fetch("get_settings", is_resent=True, max_affected=5)
     rows = await service.fetch("get_titles")
 
     assert ended == 3
