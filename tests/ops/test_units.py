@@ -68,6 +68,11 @@ def test_systemd_waits_longer_than_gunicorn() -> None:
     assert int(unit["LimitNOFILE"]) > server.max_connections + 128 + settings.database.max_open
 
 
+def name_wal(timeline: int, position: int) -> str:
+    """Name a WAL file as PostgreSQL does."""
+    return f"{timeline:08X}{position:016X}"
+
+
 class Backups:
     """A folder of backups, with programs that stand in for those of PostgreSQL."""
 
@@ -76,7 +81,7 @@ class Backups:
         self._programs = folder / "programs"
         for path in (self.folder / "wal", self._programs):
             path.mkdir(parents=True)
-        self.begin_at(f"{1:08X}{99:016X}")
+        self.begin_at(name_wal(1, 99))
         self.replace("pg_verifybackup", 'test -f "$2/backup_label"')
         self.replace("pg_archivecleanup", 'echo "$2" > "$1/kept_from"')
 
@@ -91,10 +96,10 @@ class Backups:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def add_old(self, **wal_files: str) -> None:
+    def add_old(self, wal_files: dict[str, str]) -> None:
         """Add backups of earlier nights, each with its first WAL file."""
         for name, wal_file in wal_files.items():
-            folder = self.folder / name.replace("_", "-")
+            folder = self.folder / name
             folder.mkdir()
             (folder / "backup_label").write_text(f"START WAL LOCATION: 0/1 (file {wal_file})\n")
 
@@ -119,90 +124,73 @@ class Backups:
         return subprocess.run([ROOT / "ops" / "backup.sh"], env=environment, check=False).returncode
 
 
-def test_a_verified_backup_replaces_the_oldest_one(tmp_path: Path) -> None:
+@pytest.fixture
+def backups(tmp_path: Path) -> Backups:
+    """A folder without backups."""
+    return Backups(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "kept"),
+    [
+        ({"base-20260101": 1, "base-20260102": 2, "unverified-base-1": 3}, "base-20260102"),
+        # The order is that of the WAL, so the names of a wrong clock go when their turn comes.
+        ({"base-20990101": 1, "base-20990102": 2, "base-19700101": 3}, "base-19700101"),
+    ],
+)
+def test_a_verified_backup_replaces_the_oldest_one(
+    backups: Backups, old: dict[str, int], kept: str
+) -> None:
     """`base` leads to it; the WAL is kept from the oldest backup that stays."""
-    backups = Backups(tmp_path)
-    backups.add_old(
-        base_20260101T020000Z=f"{1:08X}{1:016X}",
-        base_20260102T020000Z=f"{1:08X}{2:016X}",
-        unverified_base_1=f"{1:08X}{3:016X}",
-    )
+    backups.add_old({name: name_wal(1, position) for name, position in old.items()})
 
     status = backups.run()
 
-    link, kept, new = backups.list_names()
-    assert (status, link, kept) == (0, "base", "base-20260102T020000Z")
+    link, stays, new = backups.list_names()
+    assert (status, link, stays) == (0, "base", kept)
     assert (backups.folder / "base").readlink() == Path(new)
-    assert backups.read_kept_wal() == f"{1:08X}{2:016X}"
+    assert backups.read_kept_wal() == name_wal(1, old[kept])
 
 
 @pytest.mark.parametrize("keep", ["0", "00", "-1", "+2", "1.5", " 2", "seven", "9" * 30])
-def test_a_number_of_backups_that_is_none_is_refused(tmp_path: Path, keep: str) -> None:
+def test_a_number_of_backups_that_is_none_is_refused(backups: Backups, keep: str) -> None:
     """It would delete all of them, or none for ever."""
-    backups = Backups(tmp_path)
-    backups.add_old(base_20260101T020000Z=f"{1:08X}{1:016X}")
+    backups.add_old({"base-20260101": name_wal(1, 1)})
 
     assert backups.run(BACKUP_KEEP=keep) == 1
-    assert backups.list_names() == ["base-20260101T020000Z"]
+    assert backups.list_names() == ["base-20260101"]
 
 
 @pytest.mark.parametrize("missing", ["BACKUP", "BACKUP_URL"])
-def test_a_backup_without_a_place_or_a_source_is_refused(tmp_path: Path, missing: str) -> None:
+def test_a_backup_without_a_place_or_a_source_is_refused(backups: Backups, missing: str) -> None:
     """An empty folder would be `/`, an empty URL a server on this machine."""
-    assert Backups(tmp_path).run(**{missing: ""}) == 1
+    assert backups.run(**{missing: ""}) == 1
 
 
-def test_a_clock_that_was_wrong_deletes_no_new_backup(tmp_path: Path) -> None:
-    """The order is that of the WAL, so the names of a wrong clock go when their turn comes."""
-    backups = Backups(tmp_path)
-    backups.add_old(
-        base_20990101T020000Z=f"{1:08X}{1:016X}",
-        base_20990102T020000Z=f"{1:08X}{2:016X}",
-        base_19700101T020000Z=f"{1:08X}{3:016X}",
-    )
-
-    status = backups.run()
-
-    link, kept, new = backups.list_names()
-    assert (status, link, kept) == (0, "base", "base-19700101T020000Z")
-    assert (backups.folder / "base").readlink() == Path(new)
-    assert backups.read_kept_wal() == f"{1:08X}{3:016X}"
-
-
-def test_a_new_timeline_keeps_the_wal_of_each_backup(tmp_path: Path) -> None:
+def test_a_new_timeline_keeps_the_wal_of_each_backup(backups: Backups) -> None:
     """It is newer, also at an earlier position; pg_archivecleanup compares positions only."""
-    backups = Backups(tmp_path)
-    backups.add_old(
-        base_20260101T020000Z=f"{1:08X}{8:016X}",
-        base_20260102T020000Z=f"{1:08X}{9:016X}",
-        base_20260103T020000Z=f"{2:08X}{5:016X}",
-    )
-
-    backups.begin_at(f"{2:08X}{6:016X}")
+    first, second, third = "base-20260101", "base-20260102", "base-20260103"
+    backups.add_old({first: name_wal(1, 8), second: name_wal(1, 9), third: name_wal(2, 5)})
+    backups.begin_at(name_wal(2, 6))
 
     backups.run(BACKUP_KEEP="3")
 
-    assert backups.list_names()[1:3] == ["base-20260102T020000Z", "base-20260103T020000Z"]
-    assert backups.read_kept_wal() == f"{2:08X}{5:016X}"
+    assert backups.list_names()[1:3] == [second, third]
+    assert backups.read_kept_wal() == name_wal(2, 5)
 
 
-def test_a_new_cluster_deletes_no_backup(tmp_path: Path) -> None:
+def test_a_new_cluster_deletes_no_backup(backups: Backups) -> None:
     """pg_upgrade and initdb begin timelines and positions anew: the newest would go first."""
-    backups = Backups(tmp_path)
-    backups.add_old(
-        base_20260101T020000Z=f"{2:08X}{8:016X}",
-        base_20260102T020000Z=f"{1:08X}{1:016X}",
-        base_20260103T020000Z=f"{1:08X}{2:016X}",
-    )
+    former, new, newer = name_wal(2, 8), name_wal(1, 1), name_wal(1, 2)
+    backups.add_old({"base-20260101": former, "base-20260102": new, "base-20260103": newer})
     before = backups.list_names()
 
     assert backups.run() == 1
     assert set(before) < set(backups.list_names())
 
 
-def test_two_backups_at_once_do_not_delete_each_other(tmp_path: Path) -> None:
+def test_two_backups_at_once_do_not_delete_each_other(backups: Backups) -> None:
     """The second one is refused, and the first one goes on."""
-    backups = Backups(tmp_path)
     script = ROOT / "ops" / "backup.sh"
     backups.replace("pg_verifybackup", f'! "{script}"')
 
@@ -212,9 +200,8 @@ def test_two_backups_at_once_do_not_delete_each_other(tmp_path: Path) -> None:
     assert len(backups.list_names()) == len(("base", "the backup"))
 
 
-def test_a_backup_that_is_damaged_deletes_nothing(tmp_path: Path) -> None:
+def test_a_backup_that_is_damaged_deletes_nothing(backups: Backups) -> None:
     """The unit fails, and `base` leads to the last good one."""
-    backups = Backups(tmp_path)
     backups.run()
     before = backups.list_names()
     backups.replace("pg_verifybackup", "exit 1")
@@ -225,10 +212,9 @@ def test_a_backup_that_is_damaged_deletes_nothing(tmp_path: Path) -> None:
     assert backups.list_names() == before
 
 
-def test_a_folder_that_was_made_by_hand_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_was_made_by_hand_is_not_replaced(backups: Backups) -> None:
     """`ln` would put the link into it, and a restore would take the old backup."""
-    backups = Backups(tmp_path)
-    backups.add_old(base="")
+    backups.add_old({"base": ""})
 
     assert backups.run() == 1
     assert backups.list_names() == ["base"]
