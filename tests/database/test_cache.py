@@ -213,15 +213,6 @@ async def test_memory_is_bounded(cache: ResultCache[str], is_kept: IsKept) -> No
     assert await cache.get("third", CONTEXT) == "page"
 
 
-async def test_clear_ends_the_epoch(cache: ResultCache[str], is_kept: IsKept) -> None:
-    """Also of results that have begun before."""
-    start = cache.start()
-    cache.clear()
-    cache.keep("key", "page", 1, start)
-
-    assert not await is_kept()
-
-
 def test_the_state_is_another_one_after_a_crash_and_a_start(folder: Path) -> None:
     """Then PostgreSQL may give numbers of transactions again; a standby returns no row."""
     query = query_files.load(ROOT / "queries", EXPECTED)["detect_changes"]
