@@ -415,21 +415,6 @@ async def test_a_lock_timeout_of_the_role_is_logged(
     assert [line["event"] for line in logged] == ["statement failed"]
 
 
-async def test_a_lock_that_is_not_granted_in_time_is_contended(
-    service: Service, execute: Execute, database: str
-) -> None:
-    """A write does not keep its connection while it waits."""
-    add_movies(execute, "Moana")
-
-    renaming = service.fetch("rename_movies", {"title": "x"}, is_resent=True)
-    locked = hold(database, "select from movies for update")
-    with locked, pytest.raises(Contended, match="lock timeout"):
-        await asyncio.wait_for(renaming, PROMPTLY_S)
-
-    assert titles(execute) == ["Moana"]
-    assert await service.is_whole()
-
-
 async def test_a_statement_may_have_no_timeout(service: Service) -> None:
     """Neither the server nor the driver ends it: the driver waits 1 s beyond any other timeout."""
     assert await service.fetch("sleep", {"seconds": 1.1}, timeout=0) == [(1,)]
