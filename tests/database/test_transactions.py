@@ -29,8 +29,8 @@ Begin = Callable[..., AbstractContextManager[Transaction]]
 def begin(database: str) -> Begin:
     """Begin a transaction with the queries of this checkout, some of them changed."""
 
-    def run(url: str = database, **changes: Query) -> AbstractContextManager[Transaction]:
-        return transactions.begin(url, {**LOADED, **changes})
+    def run(**changes: Query) -> AbstractContextManager[Transaction]:
+        return transactions.begin(database, {**LOADED, **changes})
 
     return run
 
