@@ -437,23 +437,6 @@ async def test_a_copy_from_a_paused_replica_misses_no_change(
     assert servers.count_runs("walk_movies")[0] == before
 
 
-async def test_a_copy_from_the_end_of_the_feed_shows_what_is_before_it(
-    serve: Serve, servers: Servers, execute: Execute
-) -> None:
-    """A replica that lacks it does not serve the list."""
-    add_movies(execute, "Up", "Cars")
-    servers.catch_up()
-    client = await serve()
-    servers.pause()
-    await client.delete("/v1/movies/2")
-
-    for copy in (copy_stream, copy_pages):
-        movies, cursor = await copy(client)
-        await follow(client, movies, cursor)
-
-        assert movies == dict(execute("select id, version from movies"))
-
-
 # Replicas that fail.
 
 
@@ -667,16 +650,11 @@ async def test_metrics_say_which_replicas_serve_and_where_reads_go(
 
 
 async def test_the_log_does_not_blame_replicas_for_a_silent_primary(
-    start: Start, servers: Servers, logs: Logs
+    serve: Serve, servers: Servers, logs: Logs
 ) -> None:
     """They are left out, as nobody knows whether they are up to date; the reason says so."""
     async with opened(servers.primary) as link:
-        await start(
-            database__url=link.url,
-            database__replica_urls=servers.standbys,
-            database__max_replica_lag=LIMIT_S,
-        )
-        await until(lambda: len(list_events(logs, "replica used")) == 2)
+        await serve(lag=LIMIT_S, database__url=link.url)
         link.stall()
         await until(lambda: len(list_events(logs, "replica left out")) == 2)
 
@@ -685,18 +663,14 @@ async def test_the_log_does_not_blame_replicas_for_a_silent_primary(
 
 
 async def test_a_primary_that_refuses_the_question_is_not_away(
-    start: Start, servers: Servers, logs: Logs
+    serve: Serve, servers: Servers, logs: Logs
 ) -> None:
     """It is full, for example; but the service writes on its other connections."""
     run(servers.primary, "create role refused superuser login")
     try:
-        client = await start(
-            database__url=with_user(servers.primary, "refused"),
-            database__replica_urls=servers.standbys,
-            database__max_replica_lag=LIMIT_S,
-        )
+        refused = with_user(servers.primary, "refused")
+        client = await serve(lag=LIMIT_S, database__url=refused)
         path, _ = await create(client)
-        await until(lambda: len(list_events(logs, "replica used")) >= len(servers.standbys))
         servers.pause()
         polls = "select pid from pg_stat_activity where query like '%get_primary_state%'"
         others = f"({polls} and pid <> pg_backend_pid()) as p"
