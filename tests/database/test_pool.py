@@ -11,8 +11,7 @@ import pytest
 from link import Link, fetch_value
 from metric_values import read_series
 from psycopg2.extensions import parse_dsn
-from structlog.testing import capture_logs
-from support import Execute, Patch, approve, until, with_user
+from support import Execute, Logs, Patch, approve, until, with_user
 
 from service.config import Config
 from service.database import connections
@@ -71,13 +70,6 @@ async def served(pool: Pool) -> None:
             with suppress(Unavailable):
                 return await borrow(pool)
             await asyncio.sleep(0.005)
-
-
-def limited(execute: Execute, database: str, connections: int) -> str:
-    """Return the database's URL for a role with a connection limit."""
-    role = f"limited_{parse_dsn(database)['dbname']}"
-    execute(f"create role {role} login connection limit {connections}")
-    return with_user(database, role)
 
 
 @pytest.fixture
@@ -413,25 +405,24 @@ async def test_an_unreachable_database_is_reported_at_once(make_pool: MakePool, 
 
 
 async def test_an_outage_is_logged_once(
-    make_pool: MakePool, link: Link, monkeypatch: Patch
+    make_pool: MakePool, link: Link, monkeypatch: Patch, logs: Logs
 ) -> None:
     """The log has the start and end of each outage, however many attempts fail."""
     monkeypatch.setattr(pool_module, "RETRY_S", 0)
     pool = make_pool(url=link.url)
 
-    with capture_logs() as logged:
-        for _ in range(2):
-            await link.cut()
-            pool.close_idle()
-            for _ in range(20):
-                with pytest.raises(Unavailable):
-                    await borrow(pool)
-            await link.open()
-            await served(pool)
-            pool.close_idle()
-            await borrow(pool)
+    for _ in range(2):
+        await link.cut()
+        pool.close_idle()
+        for _ in range(20):
+            with pytest.raises(Unavailable):
+                await borrow(pool)
+        await link.open()
+        await served(pool)
+        pool.close_idle()
+        await borrow(pool)
 
-    assert [event["event"] for event in logged] == ["no database", "database reached again"] * 2
+    assert [event["event"] for event in logs] == ["no database", "database reached again"] * 2
 
 
 async def test_an_outage_costs_few_connects(make_pool: MakePool, link: Link) -> None:
@@ -452,52 +443,29 @@ async def test_an_outage_costs_few_connects(make_pool: MakePool, link: Link) -> 
     assert loop.time() - started >= 2 * pool_module.RETRY_S
 
 
-async def test_a_full_server_fails_no_waiter_of_a_used_connection(
-    make_pool: MakePool, database: str, execute: Execute
-) -> None:
-    """If `max_open` is above PostgreSQL's limit, attempts fail, but no request."""
-    url = limited(execute, database, connections=1)
-    pool = make_pool(url=url, max_open=3, acquire_timeout=30)
-    values = []
-
-    async def use() -> None:
-        async with pool.connection() as connection:
-            values.append(await fetch_value(connection))
-
-    async with pool.connection():
-        waiters = [asyncio.create_task(use()) for _ in range(4)]
-        await asyncio.sleep(pool_module.RETRY_S * 1.5)  # two connects have failed
-    await asyncio.wait_for(asyncio.gather(*waiters), PROMPTLY_S)
-
-    assert values == [1] * 4
-    assert pool.idle == 1
-
-
 async def test_connects_that_fail_beside_an_open_connection_are_logged_once(
-    make_pool: MakePool, database: str, execute: Execute, monkeypatch: Patch
+    make_pool: MakePool, database: str, execute: Execute, monkeypatch: Patch, logs: Logs
 ) -> None:
-    """In each outage: the log has the reason, such as a password that was changed."""
+    """In each outage, with the reason, such as a full server; no waiter fails."""
     monkeypatch.setattr(pool_module, "RETRY_S", 0.01)
-    name = parse_dsn(database)["dbname"]
-    pool = make_pool(url=limited(execute, database, connections=9), max_idle=1, acquire_timeout=30)
+    role = f"barred_{parse_dsn(database)['dbname']}"
+    execute(f"create role {role} login")
+    pool = make_pool(url=with_user(database, role), max_idle=1, acquire_timeout=30)
 
     def count_failures() -> float:
         return read_series(pool.metrics)["connect_failures_total"]
 
-    with capture_logs() as logged:
-        for _ in range(2):
-            async with pool.connection():
-                enough = count_failures() + 3
-                execute(f"alter role limited_{name} nologin")
-                waiter = asyncio.create_task(borrow(pool))
-                await until(
-                    lambda: count_failures() >= enough  # noqa: B023
-                )
-                execute(f"alter role limited_{name} login")
-                await waiter
+    for _ in range(2):
+        async with pool.connection():
+            enough = count_failures() + 3
+            execute(f"alter role {role} nologin")
+            waiter = asyncio.create_task(borrow(pool))
+            await until(lambda: count_failures() >= enough)  # noqa: B023
+            execute(f"alter role {role} login")
+            await waiter
 
-    assert [event["event"] for event in logged] == ["connect failed", "database reached again"] * 2
-    assert "is not permitted to log in" in logged[0]["reason"]
+    assert [event["event"] for event in logs] == ["connect failed", "database reached again"] * 2
+    assert "is not permitted to log in" in logs[0]["reason"]
 
 
 async def test_the_last_broken_connection_fails_the_waiters(
