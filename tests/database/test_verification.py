@@ -13,8 +13,16 @@ from urllib.parse import urlsplit
 import aiopg
 import psycopg2
 import pytest
-from structlog.testing import capture_logs
-from support import Environment, Execute, add_movies, hold, run_here, set_for_database, with_user
+from support import (
+    Environment,
+    Execute,
+    Logs,
+    add_movies,
+    hold,
+    run_here,
+    set_for_database,
+    with_user,
+)
 
 from service.app import EXPECTED
 from service.config import Config
@@ -67,13 +75,9 @@ def folder(tmp_path: Path) -> Path:
 def verify(connection: aiopg.Connection, folder: Path) -> Verify:
     """Verify the test's database with a file a.sql with this text; `name=Expected(...)`."""
 
-    async def run(
-        text: str = "-- name: get_a()\nselect 1;",
-        on: aiopg.Connection = connection,
-        **expected: Expected,
-    ) -> bool:
+    async def run(text: str = "-- name: get_a()\nselect 1;", **expected: Expected) -> bool:
         (folder / "a.sql").write_bytes(text.encode())
-        return await verify_database(on, VERSIONS, query_files.load(folder, expected))
+        return await verify_database(connection, VERSIONS, query_files.load(folder, expected))
 
     return run
 
@@ -93,20 +97,14 @@ def refused(verify: Verify, folder: Path) -> Refused:
 # Migrations.
 
 
-async def test_a_migrated_database_is_accepted(connection: aiopg.Connection) -> None:
-    """The service's queries fit the schema of its migrations."""
-    assert await verify_database(connection, VERSIONS, LOADED)
-    assert LOADED.keys() == EXPECTED.keys()
-
-
 async def test_an_empty_database_waits_for_its_migrations(
-    settings: Callable[..., Config], empty_database: str, verify: Verify
+    settings: Callable[..., Config], empty_database: str
 ) -> None:
     """Where nothing was ever migrated, the first migration is named."""
     connection = await Connector(replace(settings().database, url=empty_database)).connect()
 
     with closing(connection), pytest.raises(Unavailable) as caught:
-        await verify(on=connection)
+        await verify_database(connection, VERSIONS, LOADED)
 
     assert str(caught.value).startswith(
         "migration 20261124220000 has not been applied: run python -m service migrate; if it was"
@@ -410,7 +408,6 @@ RESORTED_ALL = (
             "create rule lose as on insert to movie_changes do instead nothing",
             "rule lose of movie_changes changes what statements do",
         ),
-        (f"{ADD}; select setval('movies_id_seq', 1, false)", BEHIND_IDS),
         (f"{ADD}; alter table movies alter id restart", BEHIND_IDS),
         (f"{ADD_CLIENT}; alter table clients alter id restart", BEHIND_CLIENTS),
         *(
@@ -445,16 +442,15 @@ RESORTED_ALL = (
     ],
 )
 async def test_what_the_schema_lacks_is_logged(
-    settings: Callable[..., Config], execute: Execute, sql: str, fault: str
+    settings: Callable[..., Config], execute: Execute, logs: Logs, sql: str, fault: str
 ) -> None:
     """By the start, which goes on: the service may work for long without it."""
     ((name,),) = execute("select current_database()")
     execute(sql.replace("DATABASE", name))
 
-    with capture_logs() as logged:
-        await verify_queries(settings(), LOADED)
+    await verify_queries(settings(), LOADED)
 
-    (line,) = logged
+    (line,) = logs
     assert (line["event"], line["log_level"]) == ("schema incomplete", "warning")
     assert line["reason"] == fault.replace("DATABASE", name)
 
@@ -539,6 +535,8 @@ async def clerk(
         ),
         ("select on movies", "permission denied for table movies"),
         ("insert on idempotency_keys", "permission denied for table idempotency_keys"),
+        # PostgreSQL looks into functions only when it runs them; another query reads this table.
+        ("select on search_words", "permission denied for table search_words"),
         ("select on schema_migrations", "permission denied for table schema_migrations"),
     ],
 )
@@ -622,16 +620,12 @@ async def test_verifying_changes_nothing(verify: Verify, execute: Execute) -> No
 
 
 @pytest.fixture
-async def read_only(
-    settings: Callable[..., Config], execute: Execute
-) -> AsyncIterator[aiopg.Connection]:
-    """A connection to the test's database, which is read-only, like a standby."""
+def read_only(execute: Execute) -> None:
+    """Make the test's database read-only, like a standby, for connections from now on."""
     set_for_database(execute, "default_transaction_read_only = on")
-    connection = await Connector(settings().database).connect()
-    yield connection
-    connection.close()
 
 
+@pytest.mark.usefixtures("read_only")  # before the connection
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -641,13 +635,13 @@ async def read_only(
     ],
 )
 async def test_mistakes_are_found_in_a_read_only_database(
-    read_only: aiopg.Connection, refused: Refused, text: str, reason: str
+    connection: aiopg.Connection, refused: Refused, text: str, reason: str
 ) -> None:
     """Mistakes that `explain` and reads show; the service's own queries are accepted."""
     expected = reads(id=int)._replace(writes=READ not in text)
-    assert not await verify_database(read_only, VERSIONS, LOADED)
+    assert not await verify_database(connection, VERSIONS, LOADED)
 
-    refusal = await refused(f"-- name: get_a()\n{text}", on=read_only, get_a=expected)
+    refusal = await refused(f"-- name: get_a()\n{text}", get_a=expected)
 
     assert refusal.startswith(reason)
 
