@@ -1,7 +1,6 @@
 """ops/roles.sql: the service works with few rights, and each role has no more than it needs."""
 
 import re
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -13,7 +12,6 @@ from conftest import MOANA, ROOT, Start
 from processes import run
 from psycopg2.extensions import parse_dsn
 from support import (
-    SERVICE,
     Environment,
     Patch,
     add_client,
@@ -57,14 +55,9 @@ def make_roles(url: str, name: str | None = None) -> Roles:
     name = name or str(parse_dsn(url)["dbname"])
     names = [f"{role}_{name}" for role in Roles._fields]
     variables = [f"--set={role}={name}" for role, name in zip(Roles._fields, names, strict=True)]
-    psql = find_programs() / "psql"
-    done = subprocess.run(
-        [psql, "--no-psqlrc", *variables, "-d", url, "-f", ROOT / "ops" / "roles.sql"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    psql = [str(find_programs() / "psql"), "--no-psqlrc", "-d", url, "-f", "ops/roles.sql"]
+    status, _, err = run([*psql, *variables], {})
+    assert (status, err) == (0, "")
     return Roles(*(with_user(url, name) for name in names))
 
 
@@ -139,17 +132,6 @@ async def test_the_application_role_looks_clients_up(roles: Roles, start: Start)
     assert response.status == 200
     used = "select last_used_on = (now() at time zone 'UTC')::date from clients"
     await until(lambda: query(roles.reader, used) == [(True,)])
-
-
-def test_a_role_that_may_not_read_the_words_is_found(
-    roles: Roles, environment: Environment
-) -> None:
-    """PostgreSQL looks into functions only when it runs them, so another query reads the table."""
-    role = parse_dsn(roles.app)["user"]
-    query(roles.owner, f"revoke select on search_words from {role}")
-    environment["DATABASE_URL"] = roles.app
-
-    assert "permission denied for table search_words" in run([*SERVICE, "queries"], environment)[2]
 
 
 def test_a_statement_ends_with_its_client(roles: Roles) -> None:
@@ -340,19 +322,6 @@ def test_other_roles_may_not_connect(roles: Roles, migrated: str) -> None:
 
     with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
         query(with_user(roles.app, name), "select 1")
-
-
-def test_an_older_database_gets_the_new_owner(database: str) -> None:
-    """What another role has migrated is then the owner's; a second run changes nothing."""
-    older = make_roles(database)
-    first = query(database, RIGHTS)
-    make_roles(database)
-
-    assert query(database, RIGHTS) == first
-    assert {owner for _, owner, _ in first} == {parse_dsn(older.owner)["user"], ""}
-    query(older.owner, "alter table movies add column note text")
-    with pytest.raises(psycopg2.errors.InsufficientPrivilege):
-        query(older.app, "delete from schema_migrations")
 
 
 def test_the_database_s_owner_may_make_the_roles(empty_database: str) -> None:
