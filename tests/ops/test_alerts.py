@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 from conftest import ROOT
+from processes import run
 from support import Execute, list_metrics
 
 OPS = ROOT / "ops"
@@ -197,11 +197,9 @@ def test_every_alert_is_tested(name: str) -> None:
 )
 def test_promtool_accepts(arguments: tuple[str, ...]) -> None:
     """The syntax of rules and configuration, and which alerts fire when."""
-    done = subprocess.run(
-        [str(PROMTOOL), *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    status, out, err = run([str(PROMTOOL), *arguments], {})
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert status == 0, out + err
 
 
 @pytest.mark.skipif(not PROMTOOL, reason="promtool is missing (apt-get install prometheus)")
@@ -213,8 +211,6 @@ def test_promtool_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:
     ]
     path = tmp_path / "queries.yml"
     path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    done = subprocess.run(
-        [str(PROMTOOL), "check", "rules", path], capture_output=True, text=True, check=False
-    )
+    status, out, err = run([str(PROMTOOL), "check", "rules", str(path)], {})
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert status == 0, out + err

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import ClientSession
 from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, add_client, movie_tag, until
+from support import Execute, add_client, add_movies, movie_tag, until
 from yarl import URL
 
 from service.errors import Unavailable
@@ -235,10 +235,7 @@ async def test_every_client_has_a_request_id_of_its_own(cached: ClientSession) -
 
 async def test_forms_of_a_list_are_kept_apart(cached: ClientSession, execute: Execute) -> None:
     """JSON is not served to a client that wants CSV, nor gzip to one that cannot read it."""
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select 'Movie ' || n, 2000, 100, array['drama', 'war'] from generate_series(1, 20) n"
-    )
+    add_movies(execute, *(f"Movie {number}" for number in range(20)))
     found = []
     for accept in ("application/json", "text/csv"):
         for encoding in ("identity", "gzip"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from processes import run
 from support import WAIT_S, Environment
 
 from service import config
@@ -36,14 +37,10 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         text = unit.read_text().replace(PYTHON, sys.executable)
         (tmp_path / unit.name).write_text(text.replace("/opt/movie-catalogue/ops", f"{ROOT}/ops"))
 
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *(tmp_path / unit.name for unit in units)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    paths = [str(tmp_path / unit.name) for unit in units]
+    status, _, err = run(["systemd-analyze", "verify", "--man=no", *paths], {})
 
-    assert (verified.stderr, verified.returncode) == ("", 0)
+    assert (err, status) == ("", 0)
 
 
 @pytest.mark.parametrize("process", UNITS)
