@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -423,27 +422,6 @@ def test_config_refuses_what_a_start_refuses(environment: Environment) -> None:
 
     assert (status, error.count("\n")) == (1, 1)
     assert error.startswith("Error: the password of the database may cross a network without TLS")
-
-
-def test_a_config_toml_in_another_folder_needs_only_what_differs(
-    environment: Environment, checkout: Path
-) -> None:
-    """Queries and migrations are those of the service, unless the folder has its own."""
-    (checkout / "config.toml").write_text("")
-    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
-
-    own = run_here(environment, "queries")[1]
-    shutil.rmtree(checkout / "queries")
-    mixed = run_here(environment, "queries")[1]
-    (checkout / "migrations" / "20990101000000_add_nothing.sql").write_text("-- migrate:up\n")
-    own_status = run_here(environment, "migrate", "status")[1]
-    shutil.rmtree(checkout / "migrations")
-    status = run_here(environment, "migrate", "status")[1]
-
-    assert f"of {checkout}/queries: no mistakes" in own
-    assert f"of {ROOT}/queries: no mistakes" in mixed
-    assert ["20990101000000" in text for text in (own_status, status)] == [True, False]
-    assert status.count("\n") == own_status.count("\n") - 1
 
 
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
