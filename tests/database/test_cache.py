@@ -42,8 +42,9 @@ def keep(cache: ResultCache[str], size: int = 1, key: str = "key") -> None:
 
 
 @pytest.fixture
-async def cache(statements: Statements) -> ResultCache[str]:
-    """A cache with a result that was found to be current."""
+async def cache(statements: Statements, execute: Execute) -> ResultCache[str]:
+    """A cache with a result that was found to be current; there is a movie."""
+    execute(ADD)
     cache = ResultCache[str](statements, is_on=True)
     keep(cache)
     assert await cache.get("key", CONTEXT) is None  # nothing is known before the first check
@@ -81,13 +82,8 @@ def is_kept(cache: ResultCache[str]) -> IsKept:
         "drop trigger movies_record_created on movies",
     ],
 )
-async def test_a_change_ends_the_epoch(
-    cache: ResultCache[str], is_kept: IsKept, execute: Execute, change: str
-) -> None:
+async def test_a_change_ends_the_epoch(is_kept: IsKept, execute: Execute, change: str) -> None:
     """Whoever makes it; also what makes it impossible to compare transactions."""
-    execute(ADD)
-    await is_kept()
-    keep(cache)
     assert await is_kept()
 
     execute(change)
@@ -106,13 +102,9 @@ async def test_a_change_ends_the_epoch(
     ],
 )
 async def test_what_changes_nothing_keeps_results(
-    cache: ResultCache[str], is_kept: IsKept, execute: Execute, statement: str
+    is_kept: IsKept, execute: Execute, statement: str
 ) -> None:
     """For several checks."""
-    execute(ADD)
-    await is_kept()
-    keep(cache)
-
     execute(statement)
 
     assert [await is_kept(), await is_kept()] == [True, True]
