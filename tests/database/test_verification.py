@@ -664,16 +664,6 @@ async def test_it_does_not_wait_for_an_import(connection: aiopg.Connection, data
         assert await verify_database(connection, VERSIONS, LOADED)
 
 
-async def test_a_connection_that_breaks_blames_no_query(
-    verify: Verify, connection: aiopg.Connection, execute: Execute
-) -> None:
-    """A restart of the database during verifying is no query's fault."""
-    execute("select pg_terminate_backend(%s, 5000)", connection.raw.info.backend_pid)
-
-    with pytest.raises(psycopg2.OperationalError):
-        await verify()
-
-
 async def test_a_silent_database_is_reported_in_one_line(
     settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
