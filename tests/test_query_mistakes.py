@@ -41,10 +41,7 @@ def get_failures(logs: Logs, query: str) -> set[str]:
     return {entry["reason"] for entry in entries}
 
 
-FILES = {
-    "count_genres": "genres.sql",
-    "create_movies_once": "idempotency.sql",
-}
+FILES = {"count_genres": "genres.sql", "create_movies_once": "idempotency.sql"}
 PATHS = {"POST": "/v1/movies", "BATCH": "/v1/movies/batch"}
 UPDATED = "join checked as k on k.id = c.id\n  where"
 DELETED = "using checked as k\n  where"

@@ -178,10 +178,7 @@ GET_A = "-- name: get_a()\n"
         (f"{GET_A}select 1\nfrom movies \0 where false;\n", "3: a NUL character: remove it"),
         # A name line. See also `MISSPELT`.
         (f"{GET_A}select 1; -- name: get_b()\nselect 2;\n", f"2: {NAME}"),
-        (
-            f"{GET_A}select 1\n;\n\nselect 2;\n",
-            f"5: {BEFORE_NAME}: a semicolon ends get_a",
-        ),
+        (f"{GET_A}select 1\n;\n\nselect 2;\n", f"5: {BEFORE_NAME}: a semicolon ends get_a"),
         (f"{GET_A}select 1; select 2;\n", f"2: {BEFORE_NAME}"),
         (f"{GET_A}select 1;\n-- name: get_b()\n/* A\n*/\n ;\n", "3: empty sql for: get_b"),
         # A setting.

@@ -11,15 +11,7 @@ import pytest
 from conftest import MOANA, ROOT, Start
 from processes import run
 from psycopg2.extensions import parse_dsn
-from support import (
-    Environment,
-    Patch,
-    add_client,
-    bearer,
-    run_here,
-    until,
-    with_user,
-)
+from support import Environment, Patch, add_client, bearer, run_here, until, with_user
 
 from service.database import clearing
 from service.database.embedded import find_programs
