@@ -16,7 +16,6 @@ from support import Execute, get_app, set_for_database, until
 from service.app import POOL
 from service.database import embedded
 from service.database.migrations import runner as migrations
-from service.database.pool import Pool
 
 RECOVERED_S = 40.0  # 10 s on an idle machine, as the drills require
 
@@ -26,14 +25,9 @@ BACKENDS = (
 )
 
 
-def pool_of(client: Client) -> Pool:
-    """Return the pool of a service under test."""
-    return get_app(client)[POOL]
-
-
 async def assert_whole(client: Client, max_open: int) -> None:
     """Assert that all connections of the pool can be used at once, and are returned."""
-    pool = pool_of(client)
+    pool = get_app(client)[POOL]
     gathered = asyncio.Barrier(max_open)
 
     async def use() -> None:
@@ -148,7 +142,7 @@ async def test_a_read_only_database(start: Start, execute: Execute) -> None:
     path = (await running.post("/v1/movies", json=MOANA)).headers["Location"]
     set_for_database(execute, "default_transaction_read_only = on")
     await assert_whole(running, 10)  # the first look at the genres is over
-    pool_of(running).close_idle()  # the setting is for new connections
+    get_app(running)[POOL].close_idle()  # the setting is for new connections
 
     for client in (running, await start()):
         reads = [await client.get(url) for url in (path, "/v1/healthcheck/ready")]

@@ -181,12 +181,6 @@ def test_a_reload_under_load_fails_no_request(environment: Environment, queries:
     assert answers <= {"Moana", *(f"Moana{number}" for number in range(5))}
 
 
-def make_registry(settings: Callable[..., Config], checkout: Path) -> QueryRegistry:
-    """Make a registry of the queries in this folder, none of which the service expects."""
-    load = partial(query_files.load, checkout / "queries", {})
-    return QueryRegistry(settings(root=checkout), load)
-
-
 async def test_a_migration_that_was_taken_back_is_forgotten(
     settings: Callable[..., Config], checkout: Path, statements: Statements
 ) -> None:
@@ -232,7 +226,8 @@ async def test_of_two_reloads_the_later_one_wins(
         return True
 
     monkeypatch.setattr(verification, "verify_queries", verify)
-    files = make_registry(settings, checkout)
+    load = partial(query_files.load, checkout / "queries", {})
+    files = QueryRegistry(settings(root=checkout), load)
     for number in "12":
         (checkout / "queries" / "a.sql").write_text(f"-- name: get_a()\nselect {number};")
         files.reload()

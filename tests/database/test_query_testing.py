@@ -196,11 +196,6 @@ NOT_CALLED = {
 Edit = Callable[[str, str, str], Mapping[str, Query]]
 
 
-def list_edits(edits: Mapping[str, list[tuple[str, str]]]) -> list[tuple[str, str, str]]:
-    """Return each edit with the name of its query."""
-    return [(name, *edit) for name, some in edits.items() for edit in some]
-
-
 @pytest.fixture(scope="module")
 def shared(new_database: Callable[[str], str], template: str) -> Config:
     """Settings with a migrated database for all tests of edits: they change nothing in it."""
@@ -240,7 +235,9 @@ def test_every_query_is_expected_and_called() -> None:
     assert set(EXPECTED) - called == NOT_CALLED
 
 
-@pytest.mark.parametrize(("name", "old", "new"), list_edits(FOUND))
+@pytest.mark.parametrize(
+    ("name", "old", "new"), [(name, *edit) for name, edits in FOUND.items() for edit in edits]
+)
 def test_a_wrong_edit_is_found(shared: Config, edit: Edit, name: str, old: str, new: str) -> None:
     """A mistake names a query, with file and line: the wrong one, or one that shows its effect."""
     queries = edit(name, old, new)
