@@ -1203,6 +1203,9 @@ CREATE FUNCTION public.zoned_time(text) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
     AS $_$
 begin
+  if $1 !~ ':[0-9.]+([Zz]|[+-][0-9:]+)$' then
+    raise exception 'expected a time with a time zone, found %', $1;
+  end if;
   return $1::timestamptz;
 end
 $_$;

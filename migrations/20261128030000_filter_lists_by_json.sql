@@ -1,10 +1,11 @@
 -- The filter of lists is one JSON object: a new filter is a member more, and changes no query and no parameter.
--- What the release before calls stays until the next one: its functions have a parameter for each filter.
+-- The functions that the release before calls stay, with a parameter for each filter; the release after this one drops
+-- them. If you have changed movie_matches, change the new one, too (docs/dbas.md#change-the-filter).
 
 -- migrate:up
 
--- PostgreSQL computes a function that is immutable before it makes a plan. Its own casts are not, as the ranges of some
--- types, and times without a zone, depend on settings.
+-- PostgreSQL evaluates a call of an immutable function once, before it makes a plan. The casts from text to ranges and to
+-- times are only stable, because some depend on settings. These two do not.
 create function number_ranges(text) returns int8multirange
   language plpgsql immutable strict parallel safe as $$
 begin
@@ -17,13 +18,17 @@ comment on function number_ranges(text) is 'Casts a filter of lists, like {[1950
 create function zoned_time(text) returns timestamptz
   language plpgsql immutable strict parallel safe as $$
 begin
+  if $1 !~ ':[0-9.]+([Zz]|[+-][0-9:]+)$' then
+    raise exception 'expected a time with a time zone, found %', $1;
+  end if;
   return $1::timestamptz;
 end
 $$;
 
 comment on function zoned_time(text) is 'Casts a filter of lists, like 2026-01-05T09:00:00Z, which must have a time zone.';
 
--- In `coalesce`, PostgreSQL expects that half of the movies match; without it, 0.5 %.
+-- Up to 1,000 numbers are a list, which an index finds; more of them stay ranges. If `years` is not set, both conditions
+-- are true. In `coalesce`, PostgreSQL expects that half of the movies match; without it, 0.5 %.
 create function movie_matches(m movies, filter jsonb) returns boolean
   language sql stable parallel safe as $$
 select
@@ -61,6 +66,7 @@ comment on function movie_matches(movies, jsonb) is
   ' matches every movie. The genres are separated by commas. The years are from year_from to year_to, and of these only'
   ' `years`, if there are some; the same for runtimes. A time has a time zone.';
 
+-- As in 20261124220300_create_suggestions.sql, which explains it, but for the filters.
 create function closest_movies(search text, filter jsonb) returns table (id bigint, likeness double precision)
   language plpgsql stable parallel safe rows 100
   set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $$

@@ -11,7 +11,8 @@
 -- The outcome of each movie is `created`; or `taken`: the movie with this id has the external id; or `locked`: another
 -- session sets this external id. Then no movie of the request is created, and its key is not stored.
 -- If another session commits a key after this statement has taken its snapshot, the primary key refuses
--- the whole statement, and no movie is created.
+-- the whole statement, and no movie is created. So does the unique index if two requests of the statement set the same
+-- external id: a session gets its own locks twice. The service then sends each request alone.
 with unused as materialized (
   select r.request, r.key, r.fingerprint, r.is_batch, r.movies
   from jsonb_to_recordset(:requests) as r (
@@ -31,7 +32,7 @@ expired as (
 checked as materialized (
   select
     u.request, n.position, u.key, u.fingerprint, u.is_batch, o.id as owner,
-    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) as is_free, -- as put_movies
+    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) as is_free, -- not to wait: see put_movies
     n.title, n.year, n.runtime, n.genres, n.external_id
   from unused as u
   cross join jsonb_to_recordset(u.movies)
@@ -65,7 +66,7 @@ stored as (
   -- The join makes PostgreSQL delete an expired key before it inserts the key again.
   left join expired as e on e.key = n.key
   group by n.key, n.fingerprint, n.is_batch
-  -- If a trigger prevents the insert of a movie, its id is null and the key is not stored.
+  -- If a trigger prevents the insert of a movie, its id is null and the key is not stored; other movies of the batch are.
   having bool_and(c.id is not null)
 )
 select
@@ -99,8 +100,8 @@ for key share of k;
 
 -- name: clear_idempotency_keys(at_most)
 -- \set at_most 1000
--- Deletes up to at_most expired keys with their responses, and returns how many it deleted. It skips locked
--- keys.
+-- Deletes up to at_most expired keys with their responses, and returns how many it deleted; null: none. It skips
+-- locked keys.
 with expired as materialized (
   select k.key
   from idempotency_keys as k

@@ -1,3 +1,5 @@
+-- `-- set:` lines are sent with a query; `-- \set` lines are for psql.
+--
 -- Lists of movies (GET /v1/movies), and suggestions for a search that finds nothing. The filter of all queries is the
 -- function movie_matches, and a place in the order of lists the function movie_follows; `\sf movie_matches(movies,jsonb)`
 -- shows which members `filter` may have, and docs/dbas.md how to change the function. The service sends parameters as

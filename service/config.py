@@ -225,7 +225,7 @@ class Log:
 
 
 def _find_folder(name: str) -> cached_property[Path]:
-    """Make a property: what is next to config.toml, else the service's own."""
+    """Make a property: the folder next to config.toml, else the service's own."""
     own = Path(__file__).parents[1] / name
     return cached_property(lambda self: path if lexists(path := self.root / name) else own)
 
@@ -304,7 +304,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise OperatorError(f"{path}: not TOML: {error}") from error
     values: dict[str, Any] = {}
     for section, keys in given.items():
-        if isinstance(keys, dict) and (keys or section in SECTIONS):
+        if isinstance(keys, dict) and (keys or section in SECTIONS):  # [] of no section is refused
             values |= {f"{section}.{key}": value for key, value in keys.items()}
         else:
             values[section] = keys

@@ -14,7 +14,7 @@ from service.web.bodies import MAX_BYTES
 from service.web.contexts import CONTEXT
 from service.web.route import Route, Scope
 
-UNIT_BYTES = 65_536  # a body takes a unit of the rate limit for as many bytes, or fewer
+UNIT_BYTES = 65_536  # each so many bytes of a body, or a part of them, take a unit of the limit
 MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
 
 

@@ -153,7 +153,7 @@ class Clients:
         client_id = parse_token(token)
         if client_id is None:
             raise Unauthorized(MALFORMED, is_token_sent=True)
-        known_until = self._clock() + KNOWN_S  # from now, as a slow statement returns old data
+        known_until = self._clock() + KNOWN_S  # from before the lookup: its answer may be as old
         lookups = self._renewals if token in self._known else self._lookups
         stored = await lookups.submit(client_id, context=context)
         try:

@@ -31,7 +31,7 @@ PQERRORS_VERBOSE = 2
 
 COMMAND_CONNECT_TIMEOUT_S = 10  # for each host
 POOL_CONNECT_TIMEOUT_S = 2.0  # for each address; as long as a request waits for the pool
-# What libpq, PostgreSQL or PgBouncer say of a value in the URL: it would be refused for ever.
+# What libpq, PostgreSQL or PgBouncer say of a wrong value in the URL: another try is useless.
 WRONG_VALUE = re.compile(
     r"invalid \w+ value|definition of service|parse network address"
     "|parameter|command-line argument|requires a value"
@@ -97,7 +97,10 @@ class Connection(aiopg.Connection):
     """
 
     async def _poll(self, waiter: asyncio.Future[None], timeout: float) -> None:  # noqa: ASYNC109 - aiopg's
-        """Wait for PostgreSQL's response, in place of aiopg's method."""
+        """Wait for PostgreSQL's response, in place of the method of aiopg 1.4.0.
+
+        That one raises `CancelledError` for a timeout of PostgreSQL. Read it before an upgrade.
+        """
         self._ready(self._weakref)
         try:
             await asyncio.wait_for(waiter, timeout)

@@ -108,8 +108,13 @@ def measure_age(state: State, now: float) -> float:
 def may_serve(state: State, transaction: int, now: float, max_lag: float) -> bool:
     """Whether it shows `transaction` (0: any), and its data is young enough.
 
-    If the primary is away, its last sample is enough, too, but it is for no transaction: the
-    next primary may use the numbers of lost transactions again.
+    1. Its age is known: it answers, and has caught a sample of the primary as it is now.
+    2. No read has failed since its last answer.
+    3. The transaction is below the horizon of its last answer.
+    4. For a transaction, the primary answers: otherwise a failover may be on its way, and the next
+       primary may use the numbers of lost transactions again.
+    5. Its age is at most `max_lag`; or the primary is away and the replica has its last sample, so
+       that there is nothing newer.
     """
     age, progress = measure_age(state, now), state.progress
     if age == inf or progress.is_left_out or transaction >= progress.horizon:

@@ -23,7 +23,8 @@ Item = TypeVar("Item")
 EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
 NUMBERED_ITEMS = 1_000  # page numbers reach so many items if more than EXACT_TOTAL match
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
-# To find and sort a match costs as much as to walk past so many rows: 1 to 30, as measured.
+# To find and sort a match costs as much as to walk past so many rows. Measured were 1 to 30, by the
+# filter.
 SORT_COST = 4
 
 
@@ -145,7 +146,7 @@ class Listing(Generic[Item]):
         return self._make_page(sort, place, size, rows, total)
 
     def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
-        """Yield the rows of all items that match, as `Streams.stream` does."""
+        """Yield lists of rows, in all of the items that match, as `Streams.stream` does."""
         sent = filter_parameter(wanted.as_json()) | place_parameters(sort, Place(), None)
         return self._streams.stream(f"walk_{self._resource.table}", context, sent)
 
@@ -179,7 +180,7 @@ class Listing(Generic[Item]):
             except Contended:
                 if not may_sort:
                     raise
-        # With all filters: it finds every match before it looks at the place.
+        # With all filters: sort_<table> finds every match before it looks at the place.
         sent = filter_parameter(filters) | place_parameters(order, place, size)
         return await fetch(f"sort_{self._resource.table}", sent, waiting=waiting)
 
@@ -249,7 +250,10 @@ def choose_start(
 def correct_total(counted: int, place: Place, size: int, rows: int) -> int:
     """Return a total that agrees with the rows: items may have come or gone since the count.
 
-    `rows`: their number; it is `size` + 1 if the list goes on behind the page.
+    `rows`: how many there are; `size` + 1 if the list goes on behind the page. The total is
+    - at a key, with rows: at least these rows; without rows: as counted;
+    - by number, if the list goes on: at least the rows up to here; on the last page: exactly these;
+      on an empty page: at most the rows in front of it.
     """
     if rows > size or (rows and place.key):
         return max(counted, place.skip + rows)

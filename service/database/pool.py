@@ -31,8 +31,8 @@ log = structlog.get_logger()
 # calls of `distrust` that have an effect.
 RETRY_S = 0.25
 # A connection that was closed during a statement counts toward `max_open` for so long: its backend
-# runs until the statement times out, or PostgreSQL notices that the connection is closed. It may
-# run longer, and is then not counted: a stream that sorts, a commit that waits for a standby.
+# runs until the statement times out, or PostgreSQL notices that the connection is closed. One that
+# runs longer is not counted any more: a stream that sorts, a commit that waits for a standby.
 GIVEN_UP_S = 4.0
 CLOSE_POLL_S = 0.01
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
@@ -40,6 +40,14 @@ CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 
 class Pool:
     """Lends connections to the tasks of one event loop.
+
+    A connection is
+    - lent: it is in `_opened`, and neither idle nor closed here;
+    - idle: it is in `_idle`, too; distrusted if it was opened before `_trusted_since`: then it is
+      discarded when it comes back;
+    - given up: it was closed here, at a timeout or a cancellation, and stays in `_opened` for
+      `GIVEN_UP_S`, as its backend goes on;
+    - discarded: it is forgotten, and closed if it was not.
 
     What must stay true: there are at most `max_open` backends, with those whose statement was given
     up in the last `GIVEN_UP_S`; a connection is lent to one task at a time, after it was verified,
@@ -74,8 +82,9 @@ class Pool:
         self._reaper: asyncio.TimerHandle | None = None  # closes connections that are idle too long
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
         self._opener: asyncio.Task[None] | None = None  # opens connections for the waiters
-        self._refusal: Unavailable | None = None  # in an outage's pause, and after `close`: for all
-        self._logged = ""  # the failure of a "connect", or an "outage", until no connect fails
+        # Raised for all who ask: in the pause after a failed connect, and after `close`.
+        self._error_for_all: Unavailable | None = None
+        self._reported = ""  # "connect" or "outage": what is in the log, until no connect fails
         self._is_closing = False
 
     @property
@@ -191,8 +200,8 @@ class Pool:
             if not connection.closed:
                 return connection
             self._discard(connection)
-        if self._refusal:
-            raise self._refusal.with_traceback(None)
+        if self._error_for_all:
+            raise self._error_for_all.with_traceback(None)
         waiter: asyncio.Future[aiopg.Connection] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._open_more()
@@ -265,13 +274,13 @@ class Pool:
             except Exception as error:  # noqa: BLE001 - raised for the waiters
                 self._handle_failure(error)
                 await asyncio.sleep(RETRY_S)
-                self._refusal = None
+                self._error_for_all = None
             else:
                 self._opened[connection] = began
                 self._return(connection)
                 # While others wait, the next connect may fail again, on a full server.
-                if self._logged and not self._needs_more():
-                    self._logged = ""
+                if self._reported and not self._needs_more():
+                    self._reported = ""
                     log.info("database reached again")
 
     async def _open_connection(self) -> aiopg.Connection:
@@ -289,15 +298,15 @@ class Pool:
         """Log why a connect failed, once; refuse the waiters unless a connection is open."""
         self.metrics.connect_failures.inc()
         reason = describe_error(error)
-        if self.is_connected:  # it may become free: the server may just be full
-            if not self._logged:
-                self._logged = "connect"
+        if self.is_connected:  # the server may just be full: an open connection may become free
+            if not self._reported:
+                self._reported = "connect"
                 log.warning("connect failed", reason=reason)
             return
         # Behind: a migration is missing, or a query file is wrong.
         is_behind = isinstance(error, Unavailable | OperatorError)
-        if self._logged != "outage":
-            self._logged = "outage"
+        if self._reported != "outage":
+            self._reported = "outage"
             if is_behind:
                 log.warning("not ready", reason=reason)
             else:
@@ -309,7 +318,7 @@ class Pool:
 
     def _refuse(self, refusal: Unavailable) -> None:
         """Raise this for all waiters, and for later ones while `_refusal` is set."""
-        self._refusal = refusal
+        self._error_for_all = refusal
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

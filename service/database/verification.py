@@ -48,7 +48,9 @@ POSTGRES_TYPES: Mapping[Hashable, Sequence[str]] = {
     datetime: ("timestamp with time zone",),
     list[str]: ("text[]", "character varying[]"),
 }
-HIDDEN = "; if it was, this login needs usage of its schema (ops/roles.sql), or another search_path"
+HINT_IF_MIGRATED = (
+    "; if it was, this login needs usage of its schema (ops/roles.sql), or another search_path"
+)
 
 
 class LoadedQueries(dict[str, Query]):
@@ -191,7 +193,7 @@ def require_migrations(
 
 async def _verify_migrations(cursor: aiopg.Cursor, versions: Sequence[str], query: Query) -> None:
     if await _fetch(cursor, "select to_regclass('schema_migrations')") == [(None,)]:
-        require_migrations(versions, [], HIDDEN)
+        require_migrations(versions, [], HINT_IF_MIGRATED)
     await _verify_query(cursor, query, is_read_only=True)
     require_migrations(versions, await _fetch(cursor, query.sql))
 
@@ -233,7 +235,7 @@ async def _verify_sequences(cursor: aiopg.Cursor, query: Query) -> None:
 async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected) -> None:
     """Run the query and compare the columns that it returns; it finds and changes nothing."""
     if expected.writes:
-        # The limit refuses a write that changes rows whatever its parameters are.
+        # The limit refuses a write that forgets its parameters, and changes rows here.
         await cursor.execute(limit_affected(0) + query.sql, expected.samples[0])
     else:
         # A cursor, of which no row is fetched: a read may find many.

@@ -37,7 +37,7 @@ from service.web.route import Access
 MAX_MOVIES = 100
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
 MAX_ID = 10**MAX_DIGITS - 1
-TURN_S = 0.0005  # of loading movies; then other requests have their turn
+SLICE_S = 0.0005  # of loading movies; then other requests go on
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
 Result = dict[str, object]  # of an entry of a lenient batch
 
@@ -114,7 +114,7 @@ DELETIONS = Kind(MovieDeletionInput())
 async def load_batch(
     body: Values, turn: asyncio.Lock, kind: Kind = CREATES, *, is_lenient: bool
 ) -> list[Any]:
-    """Return the values of each entry; of a lenient batch, or the entry's error.
+    """Return the values of each entry; of a lenient batch, an entry's error in their place.
 
     Raises `Malformed` or `Invalid`, with the mistakes of the batch and of its entries.
     """
@@ -146,19 +146,20 @@ async def _load_entries(
     `turn`: of all batches; they load one after the other. 100 movies at once would delay all other
     requests, and several batches would add up.
     """
-    loaded, more = list[Loaded](), MAX_FAILURES - len(movies)
+    # Each entry may have one failure, and so many more in all.
+    loaded, spare = list[Loaded](), MAX_FAILURES - len(movies)
     async with turn:
         until = 0.0
         for movie in movies:
             if time.monotonic() >= until:
                 await asyncio.sleep(0)
-                until = time.monotonic() + TURN_S
+                until = time.monotonic() + SLICE_S
             try:
                 loaded.append(load_fields(schema, movie, partial=schema.partial))
             except (Malformed, Invalid) as error:
-                error.failures = error.failures[: 1 + more]  # at least the first one
-                more -= len(error.failures) - 1
-                loaded.append(error.with_traceback(None))  # its frame would keep all of them
+                error.failures = error.failures[: 1 + spare]
+                spare -= len(error.failures) - 1
+                loaded.append(error.with_traceback(None))  # its frame would keep all movies
     return loaded
 
 
@@ -182,7 +183,7 @@ def _refuse_repeated(loaded: Sequence[Loaded]) -> None:
     entries = [(index, entry) for index, entry in enumerate(loaded) if isinstance(entry, dict)]
     for index, entry in entries:
         for name in ("id", "external_id"):
-            value = entry.get(name)  # of different types
+            value = entry.get(name)  # a number or a text: the two are never equal
             if value is not None and found.setdefault(value, index) != index:
                 what = f"must not be repeated: movies/{found[value]} has it"
                 failures.append(Failure(f"movies/{index}/{name}", what))

@@ -40,7 +40,7 @@ PROGRESS_S = 5.0  # between two lines about the progress
 class ImportResult(NamedTuple):
     """The result of an import, in numbers of rows."""
 
-    # These are rolled back in a dry run, or if there are rejects that are not allowed:
+    # The first three are rolled back in a dry run, or if there are rejects that are not allowed.
     created: int = 0
     changed: int = 0  # by an update, which leaves the others equal
     equal: int = 0

@@ -115,7 +115,7 @@ class ListQuery(PageQuery):
     """The query of GET /v1/movies."""
 
     filter: Filter
-    by: str = ""  # `id` or `external_id`: the movies with these `ids`, instead of all others
+    by: str = ""  # `id` or `external_id`: the movies with these `ids`, in place of a filter
     ids: tuple[int, ...] | tuple[str, ...] = ()
     facets: tuple[str, ...] = ()
 
@@ -176,6 +176,7 @@ def _parse_id(text: str) -> int:
 
 def _parse_facets(text: str) -> tuple[str, ...]:
     """Return each name once."""
+    # `index` raises a ValueError if it is none.
     return tuple(dict.fromkeys(FACETS[FACETS.index(name)] for name in text.split(",")))
 
 
@@ -251,7 +252,7 @@ def parse_list_query(query: str, *, is_stream: bool = False) -> ListQuery:
     page_size = values.get("page_size", DEFAULT_PAGE_SIZE)
     field = sort.removeprefix("-")
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
-    terms = f"{sort} {filters.as_json()}"
+    terms = f"{sort} {filters.as_json()}"  # cursors that clients hold depend on this text
     place = parse_place(values, terms, SORT_TYPES[field], maximum)
     facets = values.get("facets", ())
     return ListQuery(terms, sort, place, page_size, values.get("page"), filters, facets=facets)

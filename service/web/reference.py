@@ -145,6 +145,7 @@ def make_routes(reference: Reference) -> list[Route]:
     """Return the routes."""
     root = SHOW_INDEX._replace(name="show_root_index")
     return [
+        # A route is found by its handler, so each needs its own.
         Route("GET", "/", partial(show_index), Scope.NONE, root),
         Route("GET", "/v1", show_index, Scope.NONE, SHOW_INDEX),
         Route("GET", "/v1/openapi.json", reference.document, Scope.NONE, SHOW_DOCUMENT),

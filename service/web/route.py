@@ -14,7 +14,7 @@ ID = "{id:[1-9][0-9]{0,18}}"
 
 
 class Scope(IntEnum):
-    """What a client may do; each scope includes the scopes above it."""
+    """What a client may do; each scope includes the lower ones."""
 
     NONE = 0
     READ = 1
@@ -34,7 +34,7 @@ class Operation(NamedTuple):
     name: str  # the operationId, unique: client generators name methods after it
     summary: str
     description: str
-    response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
+    response: Json  # of `status`; `IF_NONE_MATCH` among the parameters adds a 304
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
     problems: tuple[str, ...] = ()  # more slugs; body, parameters and route imply the others

@@ -189,7 +189,7 @@ def add_replacing(migrations: list[Migration], ledger: Ledger) -> Ledger:
                 f" upgrade: first run migrate of the release whose newest migration is {last}"
                 f" {release}".rstrip()
             )
-        added[migration.version] = Applied(None, None)
+        added[migration.version] = Applied(None, None)  # `complete_ledger` stores it
     return {**ledger, **added}
 
 
@@ -225,7 +225,12 @@ def report_edits(migrations: list[Migration], ledger: Ledger, report: Report) ->
 
 
 def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]:
-    """Return the migrations to run; `OperatorError` if a file is missing, or is too old to run."""
+    """Return the migrations to run: those behind the newest that is applied.
+
+    `OperatorError` if a version in front of the newest file is applied, and has no file and is not
+    replaced by one; or if a file in front of the newest that is applied is not applied. A version
+    behind the newest file is of a later release, which was undone: that is fine.
+    """
     files = {migration.version for migration in migrations}
     newest = max(ledger, default="")
     for version in ledger:
@@ -237,8 +242,8 @@ def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]
     for migration in migrations:
         if migration.version not in ledger and migration.version < newest:
             raise OperatorError(
-                f"{locate(migration.path)}: older than {newest}, which is applied already: "
-                f"give it a new timestamp, or {newest} if that is a file of your own"
+                f"{locate(migration.path)}: older than {newest}, which is applied already: give it"
+                f" a newer timestamp; or, if {newest} is a file of your own, give that an older one"
             )
     return [migration for migration in migrations if migration.version > newest]
 

@@ -673,7 +673,9 @@ def test_a_file_older_than_the_newest_applied_one_is_refused(project: Project) -
     fill(project.folder, {SECOND: CREATE_B, FOURTH: "-- migrate:up\n"})
 
     for command in (migrations.upgrade, migrations.downgrade):
-        project.refuse(rf"migrations/{SECOND}:1: .* give it a new timestamp, or {V3} if", command)
+        project.refuse(
+            rf"migrations/{SECOND}:1: .* give it a newer timestamp; or, if {V3} is", command
+        )
 
     assert project.tables() == {"a", "c"}
     assert project.applied() == [V1, V3]
