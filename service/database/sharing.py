@@ -37,7 +37,6 @@ class SharedRow(Generic[Result]):
     key: int
     payload: bytes
     context: RequestContext | None  # of the request
-    size: int  # how many items it writes
     result: asyncio.Future[Result | None]
 
 
@@ -111,21 +110,16 @@ class SharedStatements(Generic[Result]):
         self._last_rows = 0  # of the last statement
 
     def submit(
-        self,
-        key: int,
-        payload: bytes = b"",
-        context: RequestContext | None = None,
-        size: int = 1,
+        self, key: int, payload: bytes = b"", context: RequestContext | None = None
     ) -> Awaitable[Result | None]:
         """Send this row with a statement; return its result, to be awaited.
 
-        `size`: how many items it writes. Raises what `run` raises for it, or `Unavailable` if too
-        many are waiting.
+        Raises what `run` raises for it, or `Unavailable` if too many are waiting.
         """
         if len(self._next) >= MAX_WAITING:
             raise Unavailable("too many requests are waiting already", Refusal.QUEUE_FULL)
         queue = self._choose_queue(key) if self._exclusive else self._next
-        row: SharedRow[Result] = SharedRow(key, payload, context, size, asyncio.Future())
+        row: SharedRow[Result] = SharedRow(key, payload, context, asyncio.Future())
         queue.append(row)
         if not self._blocking:
             self._start()

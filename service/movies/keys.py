@@ -79,19 +79,39 @@ class IdempotentCreates:
         self._keys_in_use: set[str] = set()  # by creates of this process
 
     async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Result]:
-        sizes = {row.key: row.size for row in rows}
+        payloads = {row.key: row.payload for row in rows}
+        return await self._fetch(query, payloads, 1, list_contexts(rows))
+
+    async def _create_batch(
+        self, request: int, payload: bytes, size: int, context: RequestContext | None
+    ) -> Response | None:
+        """Create a batch by a statement of its own: shared, it would delay single movies."""
+        found = await self._fetch(CREATE, {request: payload}, size, [context] if context else [])
+        result = found.get(request)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def _fetch(
+        self,
+        query: str,
+        payloads: Mapping[int, bytes],
+        size: int,
+        waiting: Sequence[RequestContext],
+    ) -> dict[int, Result]:
+        """Return the result of each request; `size`: how many movies each one has."""
         fetched = await self._statements.fetch(
             query,
-            {"requests": join_payloads([row.payload for row in rows])},
+            {"requests": join_payloads(payloads.values())},
             is_repeatable=True,  # if the first attempt was committed, the keys are used
             is_resent=True,
-            max_affected=sum(sizes.values()),
-            waiting=list_contexts(rows),
+            max_affected=size * len(payloads),
+            waiting=waiting,
         )
         fetched.sort(key=itemgetter(1, 2))
         found = {request: [*each] for request, each in groupby(fetched, itemgetter(1))}
-        self._statements.require_sent(query, [*found], sizes)
-        return {request: self._read(query, sizes[request], each) for request, each in found.items()}
+        self._statements.require_sent(query, [*found], payloads)
+        return {request: self._read(query, size, each) for request, each in found.items()}
 
     def _read(self, query: str, size: int, rows: Sequence[Row]) -> Result:
         """Return what the rows of a request of so many movies say."""
@@ -151,7 +171,9 @@ class IdempotentCreates:
             "is_batch": is_batch,
             "movies": [{"position": position, **fields} for position, fields in enumerate(movies)],
         }
-        create = partial(self._creates.submit, request, orjson.dumps(sent), context, len(movies))
+        create: Run = partial(self._creates.submit, request, orjson.dumps(sent), context)
+        if is_batch:
+            create = partial(self._create_batch, request, orjson.dumps(sent), len(movies), context)
         get = partial(self._responses.submit, request, orjson.dumps(asked), context)
         for attempt in range(1 + RETRIES):
             if attempt:

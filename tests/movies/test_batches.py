@@ -275,7 +275,7 @@ async def test_other_requests_have_their_turn_between_the_movies_of_batches(
         return load_fields(schema, row, **options)
 
     monkeypatch.setattr(batches, "load_fields", load)
-    monkeypatch.setattr(batches, "TURN_S", 0)
+    monkeypatch.setattr(batches, "SLICE_S", 0)
     counting = asyncio.create_task(count_turns())
     await asyncio.gather(*(post_batch(client, [BAD_YEAR] * 20, **headers) for _ in range(3)))
     counting.cancel()
