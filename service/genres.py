@@ -20,8 +20,8 @@ from service.errors import Contended, Refusal, Unavailable
 from service.web.contexts import CONTEXT
 from service.web.describe import (
     IF_NONE_MATCH,
+    describe_json,
     field,
-    json_response,
     make_schema,
     time_field,
 )
@@ -127,7 +127,7 @@ LIST_GENRES = Operation(
     "List the genres",
     "Returns the genres with their numbers of movies, the most frequent first, at most 1,000; case"
     " and accents make no other genre. A large catalogue is counted about once a minute.",
-    json_response("The genres.", GenreList, ("ETag",)),
+    describe_json("The genres.", GenreList, ("ETag",)),
     (IF_NONE_MATCH,),
 )
 

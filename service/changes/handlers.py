@@ -20,9 +20,9 @@ from service.web.bodies import ClientGone
 from service.web.contexts import CONTEXT
 from service.web.describe import (
     BIGINT,
+    describe_json,
     describe_query,
     field,
-    json_response,
     make_example,
     make_schema,
     time_field,
@@ -97,7 +97,7 @@ LIST_CHANGES = Operation(
     " without changes after so many seconds.\n\n"
     "To keep a copy of the catalogue, get all movies, and begin with the `Changes-Cursor` of the"
     " first page. Then send each `next_cursor` as `after`.",
-    json_response("The changes.", ChangeList, changes=[_CHANGE]),
+    describe_json("The changes.", ChangeList, changes=[_CHANGE]),
     describe_query(list_parameters(SCHEMA)),
     problems=("cursor-expired",),
 )

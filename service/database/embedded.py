@@ -1,8 +1,9 @@
 """A private PostgreSQL for development, for when no database is configured.
 
 Commands share the server of a folder: the first one starts it, and the last one stops it
-(docs/decisions/0005-embedded-postgresql.md). A command locks `start-stop` while it starts or stops
-the server, and shares the lock of `lock` while it uses it; only the last one gets that alone.
+(docs/decisions/0005-embedded-postgresql.md). A command locks the file `starting` while it starts
+or stops the server, and shares the lock of `in-use` while it uses it; only the last one gets that
+alone.
 PostgreSQL refuses to run as root, so root runs it as `postgres` or `nobody`; what that account
 cannot reach (below /root) is in /var/tmp instead.
 
@@ -62,16 +63,16 @@ def running(folder: Path, options: str = "") -> Iterator[str]:
     with ExitStack() as stack:
         try:
             home = make_folder(folder.resolve())
-            turn = stack.enter_context((home / "start-stop").open("a"))
-            users = stack.enter_context((home / "lock").open("a"))
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            fcntl.flock(users, fcntl.LOCK_SH)
+            starting = stack.enter_context((home / "starting").open("a"))
+            in_use = stack.enter_context((home / "in-use").open("a"))
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            fcntl.flock(in_use, fcntl.LOCK_SH)
             is_running = _is_running(home)
-            stack.callback(_stop_unless_used, home, turn, users)
+            stack.callback(_stop_unless_used, home, starting, in_use)
             if not is_running:
                 own = "-c port=5432 -c listen_addresses= -c max_connections=200"
                 _start(home, f"-k {shlex.quote(str(home))} {own} {options}")
-            fcntl.flock(turn, fcntl.LOCK_UN)
+            fcntl.flock(starting, fcntl.LOCK_UN)
         except OSError as error:
             raise OperatorError(f"the embedded database cannot use {folder}: {error}") from error
         # With the port, so that PGPORT does not change it.
@@ -134,10 +135,10 @@ def _is_running(home: Path) -> bool:
         return probe.connect_ex(str(home / ".s.PGSQL.5432")) == 0
 
 
-def _stop_unless_used(home: Path, turn: IO[str], users: IO[str]) -> None:
-    fcntl.flock(turn, fcntl.LOCK_EX)
-    with suppress(BlockingIOError):  # there are other users
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _stop_unless_used(home: Path, starting: IO[str], in_use: IO[str]) -> None:
+    fcntl.flock(starting, fcntl.LOCK_EX)
+    with suppress(BlockingIOError):  # other commands use it
+        fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_running(home):
             run_program(home, "pg_ctl", "stop", "-s", "-D", home / "data", "-m", "fast")
 

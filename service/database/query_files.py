@@ -35,6 +35,7 @@ from service.text_files import decode
 # Block comments nest; those that begin with + are hints for pg_hint_plan, and stay in the SQL.
 COMMENT = r"--[^\n]* | /\*(?!\+)(?:/\*.*?\*/|(?!/\*|\*/).)*\*/"
 BLANK = re.compile(rf"(?:\s+|{COMMENT})*", re.DOTALL | re.VERBOSE)
+# `blank` is not sent, `literal` is hidden from aiosql, and `open` is a mistake.
 TOKEN = re.compile(
     rf"""(?P<blank>{COMMENT}|[\v\f])
       | (?P<literal>  # aiosql must not look into it

@@ -74,6 +74,10 @@ def join_payloads(payloads: Iterable[bytes]) -> str:
 class SharedStatements(Generic[Result]):
     """Shares statements among the requests of one kind.
 
+    A row waits in `_next`; if its exclusive key is under way, first in `_later`. A statement takes
+    rows (`_take_rows`), is sent (`_send`), and gives them their results; if one of the rows may
+    have failed it, each is sent alone.
+
     What must stay true: each row gets one result or error, also if the statement is cancelled; at
     most `MAX_RUNNING` statements run, and a second one only beside a slow one; of an exclusive key,
     one row is under way; a row is sent again only if its first statement was rolled back, or is

@@ -1,7 +1,6 @@
 """Import: rows of a file, checked by the API's rules, into the table; all rows or none."""
 
 import json
-import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -161,9 +160,13 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
                 for chunk in _insert_chunks(transaction, chunks, update=update):
                     for _, reject in sorted(chunk.rejects):
                         write_reject(reject)
-                    done = (chunk.created, chunk.changed, chunk.equal, chunk.read)
-                    more = (*done, len(chunk.rejects), 0.0)
-                    result = ImportResult(*map(operator.add, result, more))
+                    result = ImportResult(
+                        result.created + chunk.created,
+                        result.changed + chunk.changed,
+                        result.equal + chunk.equal,
+                        result.read + chunk.read,
+                        result.rejected + len(chunk.rejects),
+                    )
                     if time.monotonic() > reported + PROGRESS_S:
                         reported = time.monotonic()
                         report(f"{result.read:,} rows in {reported - started:.0f} s")

@@ -243,7 +243,7 @@ def parse_list_query(query: str, *, is_stream: bool = False) -> ListQuery:
                 del values["page_size"]
             if values:
                 raise WrongParameters([Failure(name, f"must not be combined with {min(values)}")])
-            return ListQuery("", "id", Place(), MAX_PAGE_SIZE, None, Filter(), name, ids)
+            return ListQuery("", "id", Place(), MAX_PAGE_SIZE, None, Filter(), by=name, ids=ids)
     if is_stream and (wrong := values.keys() & {"page_size", "page", "cursor", "facets"}):
         raise WrongParameters([Failure(name, NO_PAGES) for name in sorted(wrong)])
     names = {field.name for field in fields(Filter)} & values.keys()

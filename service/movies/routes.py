@@ -26,10 +26,10 @@ from service.web.describe import (
     VALIDATORS,
     Problem,
     describe_body,
+    describe_json,
     describe_page,
     describe_query,
     field,
-    json_response,
     make_example,
     make_schema,
     parameter,
@@ -88,19 +88,19 @@ def _describe_batch(name: str, kind: Kind, *examples: Json) -> Json:
 
 
 def _batch_response(description: str, *headers: str, **member: Any) -> Json:
-    return json_response(description, MovieBatchResponse, headers, **member)
+    return describe_json(description, MovieBatchResponse, headers, **member)
 
 
 def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
     movie = make_example(MovieOutput()) | changes
-    return json_response(description, MovieResponse, headers, movie=movie)
+    return describe_json(description, MovieResponse, headers, movie=movie)
 
 
 NEW_MOVIE = make_example(MOVIE)
 WHOLE_MOVIE = describe_body(MOVIE, NEW_MOVIE)
 PATCH = describe_body(MOVIE_PATCH, {"year": 1943}, "application/merge-patch+json")
 _LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
-_PAGE = json_response("The page.", MovieList, _LIST_HEADERS)
+_PAGE = describe_json("The page.", MovieList, _LIST_HEADERS)
 # As further media types, generators would give the page no type.
 _PAGE["x-streams"] = [*STREAMS]
 LIST_MOVIES = Operation(

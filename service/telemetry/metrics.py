@@ -33,8 +33,8 @@ DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 # A kind of response takes up to 5 kB. Clients can send every method to every route; further kinds
 # are counted with the route and method "other", as a file that grows may find no space.
 MAX_RESPONSES = 250
-# The files of a process by kind, as prometheus_client names them, and more bytes than they need: it
-# maps them into memory.
+# The files of a process, which prometheus_client maps into memory: by kind, as it names them (one
+# for each `multiprocess_mode` below), with more bytes than our metrics need.
 MODES = ("livesum", "livemin", "livemax", "livemostrecent")
 FILE_BYTES = {"histogram": 1 << 21, "counter": 1 << 17} | {f"gauge_{m}": 1 << 16 for m in MODES}
 

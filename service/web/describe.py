@@ -98,7 +98,7 @@ def response(description: str, headers: tuple[str, ...] = (), content: Json | No
     return described | ({"content": content} if content else {})
 
 
-def json_response(
+def describe_json(
     description: str, schema: type[Schema], headers: tuple[str, ...] = (), **changes: Any
 ) -> Json:
     """Describe a response; its example has the examples of the fields, with these changes."""

@@ -16,8 +16,7 @@ from service import __version__
 from service.config import Service
 from service.errors import Refusal, Unauthorized, Unavailable
 from service.telemetry.metrics import Metrics
-from service.web.describe import field, make_schema
-from service.web.describe import json_response as describe_json
+from service.web.describe import describe_json, field, make_schema
 from service.web.middleware import RequestCycle
 from service.web.responses import Content, LargeResponse, json_response
 from service.web.route import Operation, Route, Scope

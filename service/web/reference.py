@@ -19,15 +19,20 @@ from service.errors import OperatorError
 from service.web.describe import (
     IF_NONE_MATCH,
     STRING,
+    describe_json,
     field,
-    json_response,
     make_schema,
     parameter,
     response,
 )
 from service.web.openapi import shorten
-from service.web.responses import Content, cacheable_response, encode_json, make_content
-from service.web.responses import json_response as respond_json
+from service.web.responses import (
+    Content,
+    cacheable_response,
+    encode_json,
+    json_response,
+    make_content,
+)
 from service.web.route import Json, Operation, Route, Scope
 
 FOLDER = Path(__file__).parent / "reference_page"
@@ -67,7 +72,7 @@ SHOW_INDEX = Operation(
     "show_index",
     "Find the API and its reference",
     "The paths of the movies, the reference page and the OpenAPI document.",
-    json_response("The paths.", Index),
+    describe_json("The paths.", Index),
     tag="Reference",
 )
 SHOW_DOCUMENT = Operation(
@@ -98,7 +103,7 @@ SHOW_FILE = Operation(
 
 async def show_index(_: web.Request) -> web.StreamResponse:
     """200; does not use the database."""
-    return respond_json(INDEX)
+    return json_response(INDEX)
 
 
 class Reference:

@@ -1,8 +1,8 @@
 """migrations/*.sql, run by alembic: up to the newest, one step back, or written out as one script.
 
 Each section of a file is a step of alembic's `MigrationContext`, which decides on transactions and
-keeps `alembic_version` (docs/decisions/0003-alembic-with-sql-files.md). The step runs the section
-and records it in `schema_migrations`; `files.py` decides which steps there are.
+keeps `alembic_version`. The step runs the section and records it in `schema_migrations`; `files.py`
+decides which steps there are. docs/decisions/0003-alembic-with-sql-files.md: why alembic.
 
 What must stay true: a file is applied and recorded in one transaction, if it has one; of two runs
 at once, one applies each file; after a failure, the files before it are applied and recorded.
