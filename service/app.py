@@ -189,7 +189,7 @@ def create_app(
 def _make_routes(
     config: Config, sources: Sources, access: AccessControl, health: Health, cycle: RequestCycle
 ) -> list[Route]:
-    """Make the catalogue, and the handlers on top of it."""
+    """Make the store, the lists and the feed, and the routes on top of them."""
     statements, server = sources.make_statements(), config.server
     slow = sources.make_reads(LISTS)
     listing = Listing(MOVIES, slow, sources.make_reads(STREAMS))

@@ -99,9 +99,10 @@ class Connection(aiopg.Connection):
     async def _poll(self, waiter: asyncio.Future[None], timeout: float) -> None:  # noqa: ASYNC109 - aiopg's
         """Wait for PostgreSQL's response, in place of the method of aiopg 1.4.0.
 
-        That one raises `CancelledError` for a timeout of PostgreSQL. Read it before an upgrade.
+        It differs in three places: `close` is not awaited, as it does not wait; `QueryCanceled` is
+        raised as it is, not as `CancelledError`; and it is not reported to the loop.
         """
-        self._ready(self._weakref)
+        self._ready(self._weakref)  # as aiopg: sends and reads what is possible now
         try:
             await asyncio.wait_for(waiter, timeout)
         except (asyncio.CancelledError, TimeoutError):

@@ -83,7 +83,11 @@ class State(NamedTuple):
 def advance(
     before: Progress, answer: Answer, primary: Identity | None, samples: Sequence[Sample]
 ) -> Progress:
-    """Return the progress after an answer; `samples`: of this primary, the oldest first."""
+    """Return the progress after an answer; `samples`: of this primary, the oldest first.
+
+    Its `min_lsn` stays with the same primary. With another one, it is 0 if the replica is on that
+    one's timeline already; otherwise all that it has received, until it says so.
+    """
     if before.follows == primary:
         min_lsn = before.min_lsn
     elif primary and answer.timeline == primary[1]:
@@ -227,7 +231,8 @@ class Replica(PolledServer):
     def leave_out(self, error: StatementFailed | Unavailable) -> None:
         """Serve no reads until its next answer, as one has failed.
 
-        Raises the error if the statement took too long, as it would on the primary.
+        Raises the error if the primary would give the same one: the statement took too long, and
+        the replica was fit to serve.
         """
         # A read that replay cancels, because it removes the rows, fails only here.
         is_cancelled = isinstance(error.__cause__, TransactionRollbackError)

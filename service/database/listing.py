@@ -105,7 +105,8 @@ class Listing(Generic[Item]):
         self._resource = resource
         self._statements = statements
         self._streams = streams
-        self._items = 0  # in the table, as the last count saw it
+        # In the table, as the last count saw it; 0: there was none, so pages by cursor walk.
+        self._items = 0
 
     async def fetch_page(  # noqa: PLR0913, PLR0917 - the terms of a page
         self,
@@ -116,12 +117,12 @@ class Listing(Generic[Item]):
         waiting: Sequence[RequestContext] = (),
         counted: Counted | None = None,
     ) -> Page[Item]:
-        """Return the page of `size` items at `place`; of none, only the total.
+        """Return the page of `size` items at `place`; with `size` 0, only the total.
 
         `waiting`: the requests that it is for, for logs; `counted`: if that is known. Raises
         `WrongParameters` if the page number is too high for so many matches.
         """
-        terms = wanted, sort, place, size + 1
+        terms = wanted, sort, place, size + 1  # one more shows whether the list goes on
         if place.total is not None and not counted and size:
             known = await self._fetch_rows(*terms, place.total, waiting)
             # Otherwise the page contradicts the total: items were deleted or added since.
@@ -140,13 +141,13 @@ class Listing(Generic[Item]):
             what = f"over {EXACT_TOTAL} {self._resource.table} match"
             detail = f"must be at most {last}, as {what}; use a cursor"
             raise WrongParameters([Failure("page", detail)])
-        is_behind = place.key is None and place.skip >= total
-        rows = [] if is_behind else await self._fetch_rows(*terms, total, waiting)
+        is_past_end = place.key is None and place.skip >= total
+        rows = [] if is_past_end else await self._fetch_rows(*terms, total, waiting)
         total = correct_total(total, place, size, len(rows))
         return self._make_page(sort, place, size, rows, total)
 
     def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
-        """Yield lists of rows, in all of the items that match, as `Streams.stream` does."""
+        """Yield the rows of all items that match, in lists, as `Streams.stream` does."""
         sent = filter_parameter(wanted.as_json()) | place_parameters(sort, Place(), None)
         return self._streams.stream(f"walk_{self._resource.table}", context, sent)
 
@@ -250,7 +251,7 @@ def choose_start(
 def correct_total(counted: int, place: Place, size: int, rows: int) -> int:
     """Return a total that agrees with the rows: items may have come or gone since the count.
 
-    `rows`: how many there are; `size` + 1 if the list goes on behind the page. The total is
+    `rows`: how many there are; `size` + 1 if the list goes on after the page. The total is
     - at a key, with rows: at least these rows; without rows: as counted;
     - by number, if the list goes on: at least the rows up to here; on the last page: exactly these;
       on an empty page: at most the rows in front of it.

@@ -303,21 +303,21 @@ class Pool:
                 self._reported = "connect"
                 log.warning("connect failed", reason=reason)
             return
-        # Behind: a migration is missing, or a query file is wrong.
-        is_behind = isinstance(error, Unavailable | OperatorError)
+        # It was reached, but a migration is missing, or a query file is wrong.
+        is_not_ready = isinstance(error, Unavailable | OperatorError)
         if self._reported != "outage":
             self._reported = "outage"
-            if is_behind:
+            if is_not_ready:
                 log.warning("not ready", reason=reason)
             else:
                 log.error("no database", reason=reason)
-        refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
+        refusal = Refusal.NOT_READY if is_not_ready else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
         unavailable.__cause__ = error
         self._refuse(unavailable)
 
     def _refuse(self, refusal: Unavailable) -> None:
-        """Raise this for all waiters, and for later ones while `_refusal` is set."""
+        """Raise this for all waiters now, and keep it in `_error_for_all` for later ones."""
         self._error_for_all = refusal
         while self._waiters:
             waiter = self._waiters.popleft()

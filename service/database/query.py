@@ -219,9 +219,9 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
 
 def _may_be_a_client(error: psycopg2.Error) -> bool:
-    """Whether a client can break this constraint: none sends nulls or ids."""
+    """Whether a client can break this constraint: no request gets so far with a null or an id."""
     constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
     if constraint == "idempotency_keys_pkey":  # another request has stored this key meanwhile
         return True
-    is_id = constraint == f"{table}_pkey"  # the sequence of the table is behind
+    is_id = constraint == f"{table}_pkey"  # the sequence of the table lags
     return not (isinstance(error, postgres.NotNullViolation) or table in OWN_TABLES or is_id)

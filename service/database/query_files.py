@@ -52,7 +52,8 @@ TOKEN = re.compile(
 ANY_NAME = re.compile(r"^\s*--\s*name\s*:", re.MULTILINE)
 NAME = re.compile(r"(?m)^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$")
 # A comment like `-- nmae: get_movies(ids)`, `-- name; x` or `/* Name get_movies */`, but not like
-# `-- Names are compared` or `-- -- name: get_movies(ids)`. The first word must be close to "name".
+# `-- Names are compared` or `-- -- name: get_movies(ids)`. Group 1 is `name` with a separator;
+# group 2 are other words in front of a `verb_noun` or a `(`, which must be close to "name".
 LIKE_A_NAME = re.compile(
     r"(?i)(?:--+|/\*+)[^\w\n-]*"
     r"(?:(name)[^\S\n]*[:;=\uff1a]|(\w[\w ]*?)\b[^\w\n]*\b(?:[a-z0-9]+_\w|[\w.-]+\())"
@@ -95,7 +96,10 @@ class AiopgAdapter(PyFormatAdapter):
         self._literals: list[str] = []
 
     def hide(self, sql: str) -> str:
-        """Return the SQL without comments, and with a number in quotes for each literal."""
+        """Return the SQL without comments, and with a number in quotes for each literal.
+
+        So each quoted text that is left is one of ours: `select 'a:b'` becomes `select '0'`.
+        """
 
         def replace_token(token: re.Match[str]) -> str:
             if token["blank"]:

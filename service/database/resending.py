@@ -11,7 +11,8 @@ from service.errors import Contended, RuleBroken, WaitedInVain
 Result = TypeVar("Result")
 
 LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
-# Of a unique value to other sessions; after so many, it is a trigger that sets the value.
+# How often a write may lose its unique value to another session. After so many losses, no session
+# takes it: a trigger sets a value that is taken.
 MAX_LOSSES = 9
 
 

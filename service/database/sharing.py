@@ -160,7 +160,7 @@ class SharedStatements(Generic[Result]):
 
     async def _execute(self) -> None:
         """Take rows, run a statement for them, and give each its result or error."""
-        statement: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment] # in one
+        statement: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment] # never None
         rows = self._take_rows()
         # If this task is cancelled:
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
@@ -173,7 +173,7 @@ class SharedStatements(Generic[Result]):
             self._running.discard(statement)
             if self._blocking is statement:
                 self._blocking = None
-            self._start()  # before the results are returned
+            self._start()  # first: the next one is on its way while clients get these results
             _return_to_requests(rows, outcome)
 
     def _take_rows(self) -> list[SharedRow[Result]]:

@@ -235,7 +235,7 @@ class Store(Generic[Item]):
         if any(fields.get(self._resource.unique) is not None for fields in items):
             return [item for _, item in await self.put_all(items, context, replace=False)]
         payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
-        created = await self.resender.send(partial(self._fetch_created, payloads, [context]))
+        created = await self.resender.send(partial(self._send_creates, payloads, [context]))
         if len(created) < len(items):
             raise self._report_unwritten(self._create_query)
         return [created[position] for position in payloads]
@@ -333,7 +333,7 @@ class Store(Generic[Item]):
         """Run one statement that writes all rows or none."""
 
         async def send() -> list[Written[Item] | None]:
-            found = await self._fetch(query, payloads, [context], all_or_none=True)
+            found = await self._send_writes(query, payloads, [context], all_or_none=True)
             written = [found.get(key) for key in payloads]
             if refusal := find_refusal(written):
                 raise refusal
@@ -349,9 +349,9 @@ class Store(Generic[Item]):
 
     async def _create(self, rows: Rows[Item]) -> dict[int, Item]:
         payloads = {row.key: row.payload for row in rows}
-        return await self._fetch_created(payloads, list_contexts(rows))
+        return await self._send_creates(payloads, list_contexts(rows))
 
-    async def _fetch_created(
+    async def _send_creates(
         self, payloads: Mapping[int, bytes], waiting: Sequence[RequestContext]
     ) -> dict[int, Item]:
         """Return the items that were created, by position."""
@@ -366,9 +366,9 @@ class Store(Generic[Item]):
         self, query: str, rows: Rows[Written[Item]]
     ) -> dict[int, Written[Item] | CatalogueError | None]:
         payloads = {row.key: row.payload for row in rows}
-        return await self._fetch(query, payloads, list_contexts(rows), all_or_none=False)
+        return await self._send_writes(query, payloads, list_contexts(rows), all_or_none=False)
 
-    async def _fetch(
+    async def _send_writes(
         self,
         query: str,
         payloads: Mapping[int, bytes],

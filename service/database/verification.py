@@ -73,7 +73,7 @@ class QueryRegistry:
         self.on_reload: Callable[[], None] = lambda: None  # called when queries were replaced
         self._read_files = read_files
         self._versions: Sequence[str] = []  # of the migrations
-        self._missing = ""  # which migration is, as it was logged
+        self._missing = ""  # why migrations are missing, as it was logged last; "": none is
         self._config = config
         self._reloading: asyncio.Task[None] | None = None
 
@@ -119,7 +119,9 @@ class QueryRegistry:
         try:
             found = self._read_files()
             await verify_queries(self._config, found)
-            versions = list_versions(self._config.migrations)  # one may have been taken back
+            versions = list_versions(
+                self._config.migrations
+            )  # the one that is missing may have been removed
         except Exception as error:  # noqa: BLE001 - nobody waits for this task
             log.warning("queries not reloaded", reason=str(error) or repr(error))
             return

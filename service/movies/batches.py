@@ -112,7 +112,7 @@ DELETIONS = Kind(MovieDeletionInput())
 
 
 async def load_batch(
-    body: Values, turn: asyncio.Lock, kind: Kind = CREATES, *, is_lenient: bool
+    body: Values, loading: asyncio.Lock, kind: Kind = CREATES, *, is_lenient: bool
 ) -> list[Any]:
     """Return the values of each entry; of a lenient batch, an entry's error in their place.
 
@@ -125,7 +125,7 @@ async def load_batch(
         if is_lenient or any(failure.field == "movies" for failure in error.failures):
             raise
         errors[""] = error
-    loaded = await _load_entries(body["movies"], turn, kind.schema)
+    loaded = await _load_entries(body["movies"], loading, kind.schema)
     if not is_lenient:
         errors |= {
             f"movies/{index}: ": movie
@@ -139,16 +139,16 @@ async def load_batch(
 
 
 async def _load_entries(
-    movies: list[object], turn: asyncio.Lock, schema: JSONObject
+    movies: list[object], loading: asyncio.Lock, schema: JSONObject
 ) -> list[Loaded]:
     """Return the values of each entry, or its error; at most `MAX_FAILURES` in all.
 
-    `turn`: of all batches; they load one after the other. 100 movies at once would delay all other
-    requests, and several batches would add up.
+    `loading`: of all batches; they load one after the other. 100 movies at once would delay all
+    other requests, and several batches would add up.
     """
     # Each entry may have one failure, and so many more in all.
     loaded, spare = list[Loaded](), MAX_FAILURES - len(movies)
-    async with turn:
+    async with loading:
         until = 0.0
         for movie in movies:
             if time.monotonic() >= until:
@@ -208,7 +208,7 @@ class Batches:
     bodies: BodyReader
     access: Access
     require_if_match: bool
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to load a movie
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)  # of the batch that is loaded
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Create movies: 201."""
@@ -279,7 +279,7 @@ class Batches:
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
-        entries = await load_batch(body, self.turn, kind, is_lenient=is_lenient)
+        entries = await load_batch(body, self.loading, kind, is_lenient=is_lenient)
         await self.access.charge_more(request, len(entries), 1)
         return entries, is_lenient
 

@@ -1,6 +1,6 @@
-"""The handlers of single movies: each parses the request, calls the catalogue and responds.
+"""The handlers of single movies: each parses the request, calls the store and responds.
 
-They raise the errors of the catalogue; the middleware turns these into responses.
+They raise errors; the middleware turns these into responses.
 """
 
 import re

@@ -90,7 +90,7 @@ class Chunk:
         try:
             if isinstance(row.movie, CatalogueError):
                 raise row.movie
-            movie = read_record(row.movie, keep_own=updated is None)
+            movie = read_record(row.movie, keep_read_only=updated is None)
             if updated is not None:
                 if "external_id" not in movie:
                     raise Invalid([Failure("external_id", "is required for an update")])

@@ -171,9 +171,11 @@ class IdempotentCreates:
             "is_batch": is_batch,
             "movies": [{"position": position, **fields} for position, fields in enumerate(movies)],
         }
-        create: Run = partial(self._creates.submit, request, orjson.dumps(sent), context)
+        create: Run
         if is_batch:
             create = partial(self._create_batch, request, orjson.dumps(sent), len(movies), context)
+        else:
+            create = partial(self._creates.submit, request, orjson.dumps(sent), context)
         get = partial(self._responses.submit, request, orjson.dumps(asked), context)
         for attempt in range(1 + RETRIES):
             if attempt:

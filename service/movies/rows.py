@@ -90,12 +90,12 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def read_record(row: Mapping[str, object], *, keep_own: bool = True) -> Values:
+def read_record(row: Mapping[str, object], *, keep_read_only: bool = True) -> Values:
     """Return the values of `FIELDS`, or of `COLUMNS` if the row has a read-only field.
 
-    Without `keep_own`, read-only fields are ignored. Raises `Malformed` or `Invalid`.
+    Without `keep_read_only`, read-only fields are ignored. Raises `Malformed` or `Invalid`.
     """
-    if not keep_own:
+    if not keep_read_only:
         row = {name: row[name] for name in row if name not in MovieInput.read_only}
     return load_fields(MOVIE if row.keys().isdisjoint(READ_ONLY) else RECORD, row)
 

@@ -76,7 +76,7 @@ class RequestCycle:
     async def respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Respond in time, and to every error with a problem document."""
         context = request[CONTEXT] = self.contexts.make(request)
-        task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # in one
+        task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # never None
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:

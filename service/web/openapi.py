@@ -2,7 +2,8 @@
 
 https://spec.openapis.org/oas/v3.1.0. Every route has an `Operation`. What all operations share is
 added here: the request id, and the problems that any request can get. apispec turns schemas and
-names of components into references. HEAD and OPTIONS would be half of a generated client.
+names of components into references. HEAD and OPTIONS are left out: they would be half of a
+generated client.
 """
 
 import re

@@ -225,11 +225,11 @@ def report_edits(migrations: list[Migration], ledger: Ledger, report: Report) ->
 
 
 def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]:
-    """Return the migrations to run: those behind the newest that is applied.
+    """Return the migrations to run: those newer than the newest that is applied.
 
-    `OperatorError` if a version in front of the newest file is applied, and has no file and is not
-    replaced by one; or if a file in front of the newest that is applied is not applied. A version
-    behind the newest file is of a later release, which was undone: that is fine.
+    `OperatorError` if an applied version older than the newest file has neither a file nor one that
+    replaces it; or if a file older than the newest applied version is not applied. An applied
+    version newer than all files is of a later release, which was undone: that is fine.
     """
     files = {migration.version for migration in migrations}
     newest = max(ledger, default="")

@@ -189,8 +189,9 @@ class Step(StampStep):
 
 def _run(connection: Connection, step: Step) -> None:
     """Run a step; `OperatorError` with file and line if it fails."""
-    # alembic replaces the version before in alembic_version, and fails if that is not there, as
-    # after a run of dbmate. So the table is emptied first (`purge`), and the version before added.
+    # alembic replaces the step's `from_revisions` in alembic_version, and fails if they are not
+    # there, as after a run of dbmate. So the table is emptied first (`purge`), and they are added.
+    # Each is a transaction of its own; after a kill in between, the next run does the same again.
     stamps = [
         StampStep((), version, is_upgrade=True, branch_move=True) for version in step.from_revisions
     ]
@@ -206,4 +207,4 @@ def _run_steps(
     """Give the steps to alembic, with its `options` for this run."""
     given = {"fn": lambda *_: steps, "transaction_per_migration": True, **options}
     context = MigrationContext.configure(connection, dialect_name=DIALECT, opts=given)
-    context.run_migrations(context=context)
+    context.run_migrations(context=context)  # alembic passes the keyword to `Step._run`
