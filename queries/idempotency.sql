@@ -44,9 +44,7 @@ new as materialized (
     nextval('movies_id_seq') as id,
     c.request, c.position, c.key, c.fingerprint, c.is_batch, c.title, c.year, c.runtime, c.genres, c.external_id
   from checked as c
-  where not exists (
-    select from checked as r where r.request = c.request and (r.owner is not null or not r.is_free)
-  )
+  where c.request not in (select r.request from checked as r where r.owner is not null or not r.is_free)
 ),
 created as (
   insert into movies (id, title, year, runtime, genres, external_id)
