@@ -32,7 +32,8 @@ expired as (
 checked as materialized (
   select
     u.request, n.position, u.key, u.fingerprint, u.is_batch, o.id as owner,
-    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) as is_free, -- not to wait: see put_movies
+    -- Not to wait: see put_movies.
+    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) as is_free,
     n.title, n.year, n.runtime, n.genres, n.external_id
   from unused as u
   cross join jsonb_to_recordset(u.movies)

@@ -304,7 +304,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise OperatorError(f"{path}: not TOML: {error}") from error
     values: dict[str, Any] = {}
     for section, keys in given.items():
-        if isinstance(keys, dict) and (keys or section in SECTIONS):  # [] of no section is refused
+        # An empty section that does not exist is refused.
+        if isinstance(keys, dict) and (keys or section in SECTIONS):
             values |= {f"{section}.{key}": value for key, value in keys.items()}
         else:
             values[section] = keys

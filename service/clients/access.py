@@ -14,7 +14,8 @@ from service.web.bodies import MAX_BYTES
 from service.web.contexts import CONTEXT
 from service.web.route import Route, Scope
 
-UNIT_BYTES = 65_536  # each so many bytes of a body, or a part of them, take a unit of the limit
+# A body takes one unit of the rate limit for each so many bytes, also if the last ones are fewer.
+UNIT_BYTES = 65_536
 MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
 
 

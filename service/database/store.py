@@ -406,7 +406,11 @@ def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> 
 
 
 def find_refusal(results: Sequence[object]) -> NothingWritten | Contended | None:
-    """Return why none of these was written: the errors among the results; the first `Contended`."""
+    """Return the error that says why nothing was written, or None if no result is an error.
+
+    It is the first `Contended`, so that the client tries again; else `NothingWritten` with all
+    the errors by their positions.
+    """
     errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
     contended = (each for each in errors.values() if isinstance(each, Contended))
     return next(contended, NothingWritten(errors) if errors else None)

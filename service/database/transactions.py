@@ -112,9 +112,8 @@ class Transaction:
             returned += self.run(name, sent, max_affected=len(rows))
         except psycopg2.Error as error:
             is_refused = isinstance(translate_error(self._queries[name], error), RuleBroken)
-            if not is_refused and not isinstance(
-                error, postgres.UniqueViolation
-            ):  # of an id that the file has
+            # A unique violation is of an id that the file gives.
+            if not is_refused and not isinstance(error, postgres.UniqueViolation):
                 raise
             self.execute("rollback to savepoint insert_rows; release savepoint insert_rows")
             return describe_error(error, details=True)

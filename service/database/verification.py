@@ -119,9 +119,8 @@ class QueryRegistry:
         try:
             found = self._read_files()
             await verify_queries(self._config, found)
-            versions = list_versions(
-                self._config.migrations
-            )  # the one that is missing may have been removed
+            # The file of a migration that the database lacks may have been removed.
+            versions = list_versions(self._config.migrations)
         except Exception as error:  # noqa: BLE001 - nobody waits for this task
             log.warning("queries not reloaded", reason=str(error) or repr(error))
             return

@@ -5,6 +5,7 @@ tests/movies/test_lists_model.py compares filters, orders, walks and totals with
 
 from typing import Any
 
+import psycopg2.errors
 import pytest
 from conftest import Client
 from support import Execute, add_movies
@@ -414,6 +415,15 @@ async def test_an_array_may_be_repeated_parameters(
     if "next" in found.links:
         following = await (await client.session.get(found.links["next"]["url"])).json()
         assert [movie["id"] for movie in following["movies"]] == [2]
+
+
+async def test_a_filter_in_sql_needs_a_time_zone(execute: Execute) -> None:
+    """Otherwise its meaning would depend on the time zone of the session, which DBAs can set."""
+    assert execute("select zoned_time('2026-01-05T09:00:00+01:00') = '2026-01-05 08:00Z'") == [
+        (True,)
+    ]
+    with pytest.raises(psycopg2.errors.RaiseException, match="expected a time with a time zone"):
+        execute("select zoned_time('2026-01-05 09:00')")
 
 
 async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> None:
