@@ -731,6 +731,72 @@ CREATE FUNCTION public.movie_search(title text, genres text[]) RETURNS tsvector
 
 COMMENT ON FUNCTION public.movie_search(title text, genres text[]) IS 'What a movie is found by: the column `search` of movies. The rules of movies are checked later, so there may be text that they refuse: it is cut.';
 
+CREATE FUNCTION public.number_ranges(text) RETURNS int8multirange
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+begin
+  return $1::int8multirange;
+end
+$_$;
+
+COMMENT ON FUNCTION public.number_ranges(text) IS 'Casts a filter of lists, like {[1950,1950],[2020,2020]}.';
+
+CREATE FUNCTION public.title_query(text) RETURNS tsquery
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET standard_conforming_strings TO 'on'
+    AS $_$
+begin
+return (
+  select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
+  from (
+    select array_remove(
+      array[
+        word,
+        lag(rtrim(word, '*')) over neighbours || word,
+        rtrim(word, '*') || lead(word) over neighbours,
+        case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
+      ],
+      null
+    ) || case when count(*) over () > 1 then number_spellings(rtrim(word, '*'), row_number() over neighbours = 1) end
+      as spellings
+    from
+      -- Without the last letters of runs; a `*` in front of a letter is a sign.
+      string_to_table(
+        regexp_replace(
+          regexp_replace(mark_signs(fold_letters($1)), '[^ ]\+', '', 'g'), '\*+(?=[^ *])', '-', 'g'
+        ), ' '
+      ) with ordinality as c (chunk, place),
+      string_to_table(chunk, '-') with ordinality as w (word, part)
+    where rtrim(word, '*') <> ''
+    window neighbours as (order by place, part)
+    order by place, part
+    limit 10
+  ) as words
+  cross join lateral (
+    select string_agg(
+      quote_lexeme(left(rtrim(spelling, '*'), 100)) || case when spelling like '%*' then ':*' else '' end, ' | '
+    ) as forms
+    from unnest(spellings) as spelling
+  ) as joined
+);
+end
+$_$;
+
+COMMENT ON FUNCTION public.title_query(text) IS 'The filter `title` of lists: all the words, in any order; `cas*` is any word that begins so. A word is also found together with a neighbour (`spider man` finds Spiderman), and words that signs join as one (`s.w.a.t.` finds SWAT). Of a longer search, the first ten words count. Null, which finds nothing, if there is no word in it. A number from 1 to 20 is found in every spelling, unless it is the only word: `seven` would list 7:19 before Seven.';
+
+CREATE FUNCTION public.zoned_time(text) RETURNS timestamp with time zone
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+begin
+  if $1 !~ ':[0-9.]+([Zz]|[+-][0-9:]+)$' then
+    raise exception 'expected a time with a time zone, found %', $1;
+  end if;
+  return $1::timestamptz;
+end
+$_$;
+
+COMMENT ON FUNCTION public.zoned_time(text) IS 'Casts a filter of lists, like 2026-01-05T09:00:00Z, which must have a time zone.';
+
 CREATE TABLE public.movies (
     id bigint NOT NULL,
     title text NOT NULL,
@@ -756,7 +822,7 @@ CREATE TABLE public.movies (
     CONSTRAINT movies_version_positive CHECK ((version > 0)),
     CONSTRAINT movies_year_1888_or_later CHECK ((year >= 1888))
 )
-WITH (autovacuum_vacuum_scale_factor='0.02');
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02');
 
 COMMENT ON TABLE public.movies IS 'The catalogue. Anybody may write it: constraints and triggers keep the rules, versions, the feed and the words.';
 
@@ -782,36 +848,7 @@ COMMENT ON COLUMN public.movies.external_id IS 'The id in the system that the mo
 
 CREATE FUNCTION public.movie_matches(m public.movies, filter jsonb) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-select
-  (filter ->> 'title' is null or m.search @@ title_query(filter ->> 'title'))
-  and (filter ->> 'genres' is null or m.search @@ genres_query(string_to_array(filter ->> 'genres', ',')))
-  and (filter ->> 'genres_any' is null or m.search @@ genres_any_query(string_to_array(filter ->> 'genres_any', ',')))
-  and (filter ->> 'year_from' is null or m.year >= (filter ->> 'year_from')::integer)
-  and (filter ->> 'year_to' is null or m.year <= (filter ->> 'year_to')::integer)
-  and (
-    list_numbers(number_ranges(filter ->> 'years')) is null
-    or m.year = any (list_numbers(number_ranges(filter ->> 'years')))
-  )
-  and (
-    list_numbers(number_ranges(filter ->> 'years')) is not null
-    or coalesce(m.year::bigint <@ number_ranges(filter ->> 'years'), true)
-  )
-  and (filter ->> 'runtime_from' is null or m.runtime >= (filter ->> 'runtime_from')::integer)
-  and (filter ->> 'runtime_to' is null or m.runtime <= (filter ->> 'runtime_to')::integer)
-  and (
-    list_numbers(number_ranges(filter ->> 'runtimes')) is null
-    or m.runtime = any (list_numbers(number_ranges(filter ->> 'runtimes')))
-  )
-  and (
-    list_numbers(number_ranges(filter ->> 'runtimes')) is not null
-    or coalesce(m.runtime::bigint <@ number_ranges(filter ->> 'runtimes'), true)
-  )
-  and (filter ->> 'created_at_from' is null or m.created_at >= zoned_time(filter ->> 'created_at_from'))
-  and (filter ->> 'created_at_to' is null or m.created_at <= zoned_time(filter ->> 'created_at_to'))
-  and (filter ->> 'updated_at_from' is null or m.updated_at >= zoned_time(filter ->> 'updated_at_from'))
-  and (filter ->> 'updated_at_to' is null or m.updated_at <= zoned_time(filter ->> 'updated_at_to'))
-$$;
+    RETURN ((((filter ->> 'title'::text) IS NULL) OR ((m).search @@ public.title_query((filter ->> 'title'::text)))) AND (((filter ->> 'genres'::text) IS NULL) OR ((m).search @@ public.genres_query(string_to_array((filter ->> 'genres'::text), ','::text)))) AND (((filter ->> 'genres_any'::text) IS NULL) OR ((m).search @@ public.genres_any_query(string_to_array((filter ->> 'genres_any'::text), ','::text)))) AND (((filter ->> 'year_from'::text) IS NULL) OR ((m).year >= ((filter ->> 'year_from'::text))::integer)) AND (((filter ->> 'year_to'::text) IS NULL) OR ((m).year <= ((filter ->> 'year_to'::text))::integer)) AND ((public.list_numbers(public.number_ranges((filter ->> 'years'::text))) IS NULL) OR ((m).year = ANY (public.list_numbers(public.number_ranges((filter ->> 'years'::text)))))) AND ((public.list_numbers(public.number_ranges((filter ->> 'years'::text))) IS NOT NULL) OR COALESCE((((m).year)::bigint <@ public.number_ranges((filter ->> 'years'::text))), true)) AND (((filter ->> 'runtime_from'::text) IS NULL) OR ((m).runtime >= ((filter ->> 'runtime_from'::text))::integer)) AND (((filter ->> 'runtime_to'::text) IS NULL) OR ((m).runtime <= ((filter ->> 'runtime_to'::text))::integer)) AND ((public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text))) IS NULL) OR ((m).runtime = ANY (public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text)))))) AND ((public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text))) IS NOT NULL) OR COALESCE((((m).runtime)::bigint <@ public.number_ranges((filter ->> 'runtimes'::text))), true)) AND (((filter ->> 'created_at_from'::text) IS NULL) OR ((m).created_at >= public.zoned_time((filter ->> 'created_at_from'::text)))) AND (((filter ->> 'created_at_to'::text) IS NULL) OR ((m).created_at <= public.zoned_time((filter ->> 'created_at_to'::text)))) AND (((filter ->> 'updated_at_from'::text) IS NULL) OR ((m).updated_at >= public.zoned_time((filter ->> 'updated_at_from'::text)))) AND (((filter ->> 'updated_at_to'::text) IS NULL) OR ((m).updated_at <= public.zoned_time((filter ->> 'updated_at_to'::text)))));
 
 COMMENT ON FUNCTION public.movie_matches(m public.movies, filter jsonb) IS 'Whether a list has the movie. `filter` has the filters that are set, like {"title": "amelie", "year_from": 1990}; {} matches every movie. The genres are separated by commas. The years are from year_from to year_to, and of these only `years`, if there are some; the same for runtimes. A time has a time zone.';
 
@@ -837,6 +874,23 @@ select
 $$;
 
 COMMENT ON FUNCTION public.movie_matches(m public.movies, title text, genres text, genres_any text, year_from integer, year_to integer, years int8multirange, runtime_from integer, runtime_to integer, runtimes int8multirange, created_at_from timestamp with time zone, created_at_to timestamp with time zone, updated_at_from timestamp with time zone, updated_at_to timestamp with time zone) IS 'Whether a list has the movie. A filter that is null matches every movie. The genres are separated by commas. The years are from year_from to year_to, and of these only `years`, if it is not null; the same for runtimes.';
+
+CREATE FUNCTION public.movie_order(sort text, id bigint, title text, year integer, runtime integer, created_at timestamp with time zone, updated_at timestamp with time zone) RETURNS TABLE(title_up text, number_up integer, time_up timestamp with time zone, rank_up bigint, title_down text, number_down integer, time_down timestamp with time zone, rank_down bigint, id_down bigint)
+    LANGUAGE sql STABLE ROWS 1 PARALLEL SAFE
+    AS $$
+select
+  case sort when 'title' then title end,
+  case sort when 'year' then year when 'runtime' then runtime end,
+  case sort when 'created_at' then created_at when 'updated_at' then updated_at end,
+  case sort when 'relevance' then search_rank(title, year) end,
+  case sort when '-title' then title end,
+  case sort when '-year' then year when '-runtime' then runtime end,
+  case sort when '-created_at' then created_at when '-updated_at' then updated_at end,
+  case sort when '-relevance' then search_rank(title, year) end,
+  case when sort like '-%' then id end
+$$;
+
+COMMENT ON FUNCTION public.movie_order(sort text, id bigint, title text, year integer, runtime integer, created_at timestamp with time zone, updated_at timestamp with time zone) IS 'What a list is sorted by: each column in its direction, then the id. `sort` is as in the API: title, -year, relevance ... Which movies come after one is in movie_follows.';
 
 CREATE FUNCTION public.movies_add_words() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1028,16 +1082,6 @@ $$;
 
 COMMENT ON FUNCTION public.movies_record_updated() IS 'Writes a row of movie_changes for each movie that a statement has given a new version.';
 
-CREATE FUNCTION public.number_ranges(text) RETURNS int8multirange
-    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-    AS $_$
-begin
-  return $1::int8multirange;
-end
-$_$;
-
-COMMENT ON FUNCTION public.number_ranges(text) IS 'Casts a filter of lists, like {[1950,1950],[2020,2020]}.';
-
 CREATE FUNCTION public.number_spellings(word text, is_first boolean) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $_$
@@ -1155,62 +1199,6 @@ end
 $$;
 
 COMMENT ON FUNCTION public.switch_movie_feed(switch_on boolean) IS 'Switches the feed on or off, and returns whether it was the other way before; `migrate` calls it, as [changes] keep_days says. Off, it costs nothing. On again, it begins anew: all clients start again.';
-
-CREATE FUNCTION public.title_query(text) RETURNS tsquery
-    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-    SET standard_conforming_strings TO 'on'
-    AS $_$
-begin
-return (
-  select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
-  from (
-    select array_remove(
-      array[
-        word,
-        lag(rtrim(word, '*')) over neighbours || word,
-        rtrim(word, '*') || lead(word) over neighbours,
-        case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
-      ],
-      null
-    ) || case when count(*) over () > 1 then number_spellings(rtrim(word, '*'), row_number() over neighbours = 1) end
-      as spellings
-    from
-      -- Without the last letters of runs; a `*` in front of a letter is a sign.
-      string_to_table(
-        regexp_replace(
-          regexp_replace(mark_signs(fold_letters($1)), '[^ ]\+', '', 'g'), '\*+(?=[^ *])', '-', 'g'
-        ), ' '
-      ) with ordinality as c (chunk, place),
-      string_to_table(chunk, '-') with ordinality as w (word, part)
-    where rtrim(word, '*') <> ''
-    window neighbours as (order by place, part)
-    order by place, part
-    limit 10
-  ) as words
-  cross join lateral (
-    select string_agg(
-      quote_lexeme(left(rtrim(spelling, '*'), 100)) || case when spelling like '%*' then ':*' else '' end, ' | '
-    ) as forms
-    from unnest(spellings) as spelling
-  ) as joined
-);
-end
-$_$;
-
-COMMENT ON FUNCTION public.title_query(text) IS 'The filter `title` of lists: all the words, in any order; `cas*` is any word that begins so. A word is also found together with a neighbour (`spider man` finds Spiderman), and words that signs join as one (`s.w.a.t.` finds SWAT). Of a longer search, the first ten words count. Null, which finds nothing, if there is no word in it. A number from 1 to 20 is found in every spelling, unless it is the only word: `seven` would list 7:19 before Seven.';
-
-CREATE FUNCTION public.zoned_time(text) RETURNS timestamp with time zone
-    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-    AS $_$
-begin
-  if $1 !~ ':[0-9.]+([Zz]|[+-][0-9:]+)$' then
-    raise exception 'expected a time with a time zone, found %', $1;
-  end if;
-  return $1::timestamptz;
-end
-$_$;
-
-COMMENT ON FUNCTION public.zoned_time(text) IS 'Casts a filter of lists, like 2026-01-05T09:00:00Z, which must have a time zone.';
 
 CREATE TABLE public.alembic_version (
     version_num character varying(32) NOT NULL

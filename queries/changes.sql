@@ -154,7 +154,6 @@ from (
 ) as h;
 
 -- name: clear_changes(keep_days, after, after_id, at_most)
--- set: jit = off
 -- \set keep_days 30 \set after '\'0\'' \set after_id 0 \set at_most 1000
 -- Deletes the at_most oldest changes, up to the first one that is not older than keep_days. Returns how many it deleted,
 -- and the last one: the next statement begins behind it (after, after_id). Otherwise each statement would read the rows
@@ -163,8 +162,6 @@ from (
 -- Changes that readers cannot see yet are kept: those above the horizon, and those of a restored dump whose
 -- transactions are in this server's future. So cleared_to never is.
 -- Another process that clears at the same time deletes nothing.
--- Without jit = off, PostgreSQL compiles it for 0.2 s each time: movie_feed has one row, is never analysed, and is taken for
--- thousands of rows.
 with feed as materialized (
   select
     f.cleared_to as stored,

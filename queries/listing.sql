@@ -1,73 +1,88 @@
 -- `-- set:` lines are sent with a query; `-- \set` lines are for psql.
 --
 -- Lists of movies (GET /v1/movies), and suggestions for a search that finds nothing. The filter of all queries is the
--- function movie_matches, and a place in the order of lists the function movie_follows; `\sf movie_matches(movies,jsonb)`
--- shows which members `filter` may have, and docs/dbas.md how to change the function. The service sends parameters as
--- literals, and PostgreSQL puts the text of the functions in place of their calls: it removes the filters that are not set,
--- and makes a plan for each combination of filters and order.
+-- function movie_matches, the orders are in movie_order, and a place in an order is movie_follows; docs/dbas.md says how to
+-- change them. The service sends parameters as literals, and PostgreSQL puts the text of the functions in place of their
+-- calls: it removes the filters that are not set, and makes a plan for each combination of filters and order.
 --
--- For a first page, the service sends count_movies, and then sort_movies or walk_movies. A page by cursor is one
--- statement, because the cursor has the total. To sort n matches costs about as much as to walk past 4n rows of the
--- index, and until a page is full, a walk passes about (page size) x (rows of the table) / n. The service sends the
--- cheaper one.
+-- For a first page, the service sends sort_movies. If more than 10,000 movies match, this only says so, and a second
+-- statement fetches the page, as does the only one of a page by cursor, which has the total: sort_movies without `most`, or
+-- walk_movies. To sort n matches costs about as much as to walk past 4n rows of the index, and until a page is full, a walk
+-- passes about (page size) x (rows of the table) / n. The service sends the cheaper one; but a search in the order of
+-- relevance begins with the shortest titles, and no title is shorter than the words that it has: a walk would pass all
+-- shorter ones, so the matches are sorted.
 
--- name: count_movies(filter, most)
+-- name: sort_movies(filter, most, sort, after, after_id, skip, size)
 -- \set filter '\'{"title": "amelie", "year_from": 1990, "year_to": 1999}\'' \set most 10000
+-- \set sort '\'-year\'' \set after null \set after_id null \set skip 0 \set size 20
 -- set: transaction_read_only = on
--- Returns the number of matches if there are at most `most`, and otherwise an estimate from a sample of about 10,000
--- movies; and about how many rows the table has. The sample is the same each time, so an unchanged catalogue gives the
--- same estimate.
+-- Finds the matches, counts and sorts them. In each row, total: their number if there are at most `most` (null: any
+-- number), and otherwise an estimate from a sample of about 10,000 movies; the sample is the same each time, so an
+-- unchanged catalogue gives the same estimate. in_table: about how many rows the table has.
+-- Then comes a page: the movies after the movie with the id after_id and the sort value `after` (as text). If there are
+-- more than `most` matches, or none on this page, there is one row with nulls.
+-- rough: if at least 40 of about 500 movies match, and so more than 4 x `most` of all, nobody needs to count them.
+-- matched: until the page is chosen, a match is only its id and what it is sorted by.
+with rough as materialized (
+  select t.movies, (s.matches >= 40 and s.matches * t.movies / s.movies > 4 * :most::bigint) is true as is_long
+  from (select c.reltuples::numeric as movies from pg_class as c where c.oid = 'movies'::regclass) as t
+  cross join (
+    select count(*) as movies, count(*) filter (where movie_matches(m, :filter)) as matches
+    from movies as m
+      tablesample system (
+        (
+          select case when c.reltuples > 0 then 100 * least(1, 500 / c.reltuples) else 0 end
+          from pg_class as c
+          where c.oid = 'movies'::regclass
+        )
+      )
+      repeatable (0)
+  ) as s
+),
+matched as materialized (
+  select
+    m.id, movie_follows(:sort, :after, :after_id, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at) as follows,
+    o.title_up, o.number_up, o.time_up, o.rank_up, o.title_down, o.number_down, o.time_down, o.rank_down, o.id_down
+  from movies as m
+  cross join movie_order(:sort, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at) as o
+  where movie_matches(m, :filter)
+    and (select not r.is_long from rough as r)
+  limit :most::bigint + 1
+),
+counted as materialized (
+  select r.movies, m.matches, (r.is_long or m.matches > :most::bigint) is not true as is_exact
+  from rough as r
+  cross join (select count(*) as matches from matched) as m
+)
 select
-  case when counted.total <= :most then counted.total else greatest(counted.total, (
+  case when c.is_exact then c.matches else greatest(:most::bigint + 1, (
     select
       round(
         count(*) filter (
           where movie_matches(m, :filter)
         )
-        * greatest(t.movies, count(*)) / greatest(count(*), 1)
+        * greatest(c.movies, count(*)) / greatest(count(*), 1)
       )
     from movies as m
-      tablesample system ((select 100 * least(1, 10000 / greatest(c.reltuples, 1)) from pg_class as c where c.oid = 'movies'::regclass))
+      tablesample system ((select 100 * least(1, 10000 / greatest(c.movies, 1)) from counted as c))
       repeatable (0)
   )) end::bigint as total,
-  greatest(t.movies, counted.total)::bigint as movies
-from (
-  select count(*) as total
-  from (
-    select
-    from movies as m
-    where movie_matches(m, :filter)
-    limit :most::bigint + 1
-  ) as m
-) as counted
-cross join (select c.reltuples::numeric as movies from pg_class as c where c.oid = 'movies'::regclass) as t;
-
--- name: sort_movies(filter, sort, after, after_id, skip, size)
--- \set filter '\'{"title": "amelie", "year_from": 1990, "year_to": 1999}\''
--- \set sort '\'-year\'' \set after null \set after_id null \set skip 0 \set size 20
--- set: transaction_read_only = on
--- Returns a page of few matches: the movies after the movie with the id after_id and the sort value `after` (as text).
--- `offset 0` makes PostgreSQL find all matches first, and then sort them.
-select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
-from (
-  select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
-  from movies as m
-  where movie_matches(m, :filter)
-  offset 0
-) as m
-where movie_follows(:sort, :after, :after_id, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at)
-order by
-  case :sort when 'title' then m.title end,
-  case :sort when '-title' then m.title end desc,
-  case :sort when 'year' then m.year when 'runtime' then m.runtime end,
-  case :sort when '-year' then m.year when '-runtime' then m.runtime end desc,
-  case :sort when 'created_at' then m.created_at when 'updated_at' then m.updated_at end,
-  case :sort when '-created_at' then m.created_at when '-updated_at' then m.updated_at end desc,
-  case :sort when 'relevance' then search_rank(m.title, m.year) end,
-  case :sort when '-relevance' then search_rank(m.title, m.year) end desc,
-  case when :sort like '-%' then m.id end desc,
-  m.id
-limit :size offset :skip;
+  greatest(c.movies, c.matches)::bigint as in_table,
+  m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
+from counted as c
+left join unnest(
+  array(
+    select m.id
+    from matched as m
+    where m.follows
+      and (select c.is_exact from counted as c)
+    order by m.title_up, m.number_up, m.time_up, m.rank_up,
+      m.title_down desc, m.number_down desc, m.time_down desc, m.rank_down desc, m.id_down desc, m.id
+    limit :size offset :skip
+  )
+) with ordinality as p (id, place) on true
+left join movies as m on m.id = p.id
+order by p.place;
 
 -- name: walk_movies(filter, sort, after, after_id, skip, size)
 -- \set filter '\'{"title": "amelie", "year_from": 1990, "year_to": 1999}\''
@@ -93,19 +108,11 @@ limit :size offset :skip;
 -- for a cursor, and fetches 250 rows at a time, each time with a statement_timeout of 20 s.
 select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from movies as m
+cross join movie_order(:sort, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at) as o
 where movie_matches(m, :filter)
   and movie_follows(:sort, :after, :after_id, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at)
-order by
-  case :sort when 'title' then m.title end,
-  case :sort when '-title' then m.title end desc,
-  case :sort when 'year' then m.year when 'runtime' then m.runtime end,
-  case :sort when '-year' then m.year when '-runtime' then m.runtime end desc,
-  case :sort when 'created_at' then m.created_at when 'updated_at' then m.updated_at end,
-  case :sort when '-created_at' then m.created_at when '-updated_at' then m.updated_at end desc,
-  case :sort when 'relevance' then search_rank(m.title, m.year) end,
-  case :sort when '-relevance' then search_rank(m.title, m.year) end desc,
-  case when :sort like '-%' then m.id end desc,
-  m.id
+order by o.title_up, o.number_up, o.time_up, o.rank_up,
+  o.title_down desc, o.number_down desc, o.time_down desc, o.rank_down desc, o.id_down desc, m.id
 limit :size offset :skip;
 
 -- name: suggest_movies(filter)

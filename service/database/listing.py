@@ -94,7 +94,7 @@ class Page(Generic[Item]):
 class Listing(Generic[Item]):
     """Lists items; may raise `Unavailable`. `streams`: the statements of whole lists.
 
-    The queries are `count_<table>`, `walk_<table>` and `sort_<table>`.
+    The queries are `sort_<table>`, which counts, too, and `walk_<table>`.
 
     What must stay true: whoever follows the cursors, forwards or backwards, gets each item that
     stays in the list once; both ways to fetch a page give the same rows; the total of a response
@@ -128,11 +128,9 @@ class Listing(Generic[Item]):
             # Otherwise the page contradicts the total: items were deleted or added since.
             if 0 < len(known) <= place.total:
                 return self._make_page(sort, place, size, known, place.total)
+        rows: list[Row] | None = None
         if not counted:
-            sent = {"most": EXACT_TOTAL} | filter_parameter(wanted.as_json())
-            name = f"count_{self._resource.table}"
-            (row,) = await self._statements.fetch(name, sent, waiting=waiting)
-            counted = Counted._make(row)
+            counted, rows = await self._sort(*terms, waiting, most=EXACT_TOTAL)
         total, self._items = counted
         if not size:
             return Page([], previous=None, next=None, total=total)
@@ -141,8 +139,9 @@ class Listing(Generic[Item]):
             what = f"over {EXACT_TOTAL} {self._resource.table} match"
             detail = f"must be at most {last}, as {what}; use a cursor"
             raise WrongParameters([Failure("page", detail)])
-        is_past_end = place.key is None and place.skip >= total
-        rows = [] if is_past_end else await self._fetch_rows(*terms, total, waiting)
+        if rows is None or total > EXACT_TOTAL:
+            is_past_end = place.key is None and place.skip >= total
+            rows = [] if is_past_end else await self._fetch_rows(*terms, total, waiting)
         total = correct_total(total, place, size, len(rows))
         return self._make_page(sort, place, size, rows, total)
 
@@ -165,12 +164,15 @@ class Listing(Generic[Item]):
         If the index walk times out, sort the matches: matches that are clustered make the walk
         long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters, order, fetch = wanted.as_json(), place.get_order(sort), self._statements.fetch
-        if not is_sort_cheaper(total, self._items, place.skip + size):
-            may_sort = total <= MAX_SORTED_MATCHES
+        filters, order = wanted.as_json(), place.get_order(sort)
+        may_sort = total <= MAX_SORTED_MATCHES
+        # The shortest titles come first: a walk would pass all that are shorter than the search.
+        begins_late = order == "relevance" and "title" in filters and place.key is None
+        is_sorted = may_sort and begins_late
+        if not is_sorted and not is_sort_cheaper(total, self._items, place.skip + size):
             started, key = choose_start(filters, order, place.key)
             try:
-                return await fetch(
+                return await self._statements.fetch(
                     f"walk_{self._resource.table}",
                     filter_parameter(started)
                     | place_parameters(order, Place(place.skip, key), size),
@@ -182,8 +184,23 @@ class Listing(Generic[Item]):
                 if not may_sort:
                     raise
         # With all filters: sort_<table> finds every match before it looks at the place.
-        sent = filter_parameter(filters) | place_parameters(order, place, size)
-        return await fetch(f"sort_{self._resource.table}", sent, waiting=waiting)
+        return (await self._sort(wanted, sort, place, size, waiting))[1]
+
+    async def _sort(  # noqa: PLR0913, PLR0917 - the terms of a page
+        self,
+        wanted: Filter,
+        sort: str,
+        place: Place,
+        size: int,
+        waiting: Sequence[RequestContext],
+        most: int | None = None,
+    ) -> tuple[Counted, list[Row]]:
+        """Count the matches, and return `size` rows at `place`; none if more than `most` match."""
+        sent = place_parameters(place.get_order(sort), place, size)
+        sent |= filter_parameter(wanted.as_json()) | {"most": most and str(most)}
+        name = f"sort_{self._resource.table}"
+        rows = await self._statements.fetch(name, sent, waiting=waiting)
+        return Counted._make(rows[0][:2]), [row[2:] for row in rows if row[2] is not None]
 
     def _make_page(
         self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int

@@ -121,7 +121,8 @@ def test_a_query_has_its_settings(folder: Path) -> None:
     (query,) = load(folder, text).values()
 
     assert query.build_preamble(1.5) == (
-        "/* get_a sql/a.sql:1 */; set local timezone = 'UTC'; set local work_mem = '8MB'; "
+        "/* get_a sql/a.sql:1 */; set local timezone = 'UTC'; set local jit = off; "
+        "set local work_mem = '8MB'; "
         "set local jit = 'off'; set local search_path = 'public, pg_catalog'; set local a.b = ''; "
         "set local statement_timeout = 1500; "
     )

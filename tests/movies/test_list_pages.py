@@ -44,7 +44,7 @@ class Recorded(Streams):
                 raise Contended("canceling statement due to statement timeout")
             assert options["timeout"] == self.timeout
         rows = await super().fetch(name, parameters, **options)
-        if name == "count_movies":
+        if name == "sort_movies" and parameters["most"]:
             self.after_count()
         return rows
 
@@ -95,21 +95,20 @@ def ids(page: Page[Movie]) -> list[int]:
     return [movie.id for movie in page.items]
 
 
-COUNT = ["count_movies"]
 WALK = ["walk_movies"]
-SORT = ["sort_movies"]
+SORT = ["sort_movies"]  # which counts, too
 
 
 @pytest.mark.parametrize(
     ("wanted", "place", "names", "movies", "total"),
     [
-        (FEW, FIRST, COUNT + SORT, [3, 4, 5], 4),
-        (FEW, Place(skip=6), COUNT, [], 4),
-        (HALF, FIRST, COUNT + WALK, [2, 4, 6], 10),
+        (FEW, FIRST, SORT, [3, 4, 5], 4),
+        (FEW, Place(skip=6), SORT, [], 4),
+        (HALF, FIRST, SORT, [2, 4, 6], 10),
         (HALF, Place(key=SortKey(6, 6), total=10), WALK, [8, 10, 12], 10),
-        (HALF, Place(key=SortKey(20, 20), total=99), [*WALK, *COUNT, *WALK], [], 10),  # gone
+        (HALF, Place(key=SortKey(20, 20), total=99), WALK + SORT, [], 10),  # gone
         (EVERYTHING, Place(key=SortKey(3, 3), total=20), WALK, [4, 5, 6], 20),
-        (EVERYTHING, Place(skip=12), COUNT + WALK, [13, 14, 15], 20),
+        (EVERYTHING, Place(skip=12), SORT + WALK, [13, 14, 15], 20),
     ],
 )
 async def test_a_page_takes_few_statements(  # noqa: PLR0913, PLR0917 - the cases
@@ -132,24 +131,36 @@ async def test_an_estimate_is_more_than_was_counted(ask: Ask, execute: Execute) 
 
 
 async def test_the_total_fits_the_page(ask: Ask, statements: Recorded, execute: Execute) -> None:
-    """Although movies are created and deleted between the count and the page."""
-    edits = iter(
-        [
-            "delete from movies where runtime = 6",
-            "delete from movies where runtime = 5",
-            "update movies set runtime = 3",
-        ]
-    )
+    """Although movies are deleted between the count and the page of many matches."""
+    edits = iter([f"delete from movies where runtime > {last}" for last in (12, 3)])
     statements.after_count = lambda: execute(next(edits))
 
-    fewer, _ = await ask(FEW)
-    none, _ = await ask(FEW, Place(skip=2))
-    more, _ = await ask(FEW)
+    none, _ = await ask(EVERYTHING, Place(skip=12))
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select title, year, 4, genres from movies"
+    )
+    fewer, _ = await ask(EVERYTHING)
 
-    assert (ids(fewer), fewer.total, fewer.next) == ([3, 4, 5], 3, None)
-    assert (ids(none), none.total) == ([], 2)
-    assert (ids(more), more.total) == ([1, 2, 3], 4)
-    assert more.next
+    assert (ids(none), none.total) == ([], 12)
+    assert (ids(fewer), fewer.total, fewer.next) == ([1, 2, 3], 3, None)
+
+
+async def test_a_search_in_the_order_of_relevance_is_sorted_at_once(
+    ask: Ask, monkeypatch: Patch
+) -> None:
+    """A walk would pass all shorter titles; only if more match than can be sorted is it shorter."""
+    wanted = Filter(title="x")
+
+    sorted_page, sent = await ask(wanted, sort="relevance")
+    _, by_cursor = await ask(wanted, Place(key=sorted_page.next, total=20), "relevance")
+    monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
+    walked_page, sent_for_more = await ask(wanted, sort="relevance")
+
+    assert sent == SORT + SORT
+    assert by_cursor == WALK
+    assert sent_for_more == SORT + WALK
+    assert sorted_page == walked_page
 
 
 @pytest.mark.parametrize(
@@ -184,7 +195,7 @@ async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
     sorted_first, sent_first = await ask(EVERYTHING, sort=sort)
     page, sent = await ask(EVERYTHING, place, sort)
 
-    assert sent_first == [*COUNT, *WALK, *SORT]
+    assert sent_first == [*SORT, *WALK, *SORT]
     assert sent == WALK + SORT
     assert sorted_first == first
     assert ids(page) == ids(walked)
@@ -200,7 +211,7 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
 
     page, sent = await ask(EVERYTHING)
 
-    assert (ids(page), sent) == ([1, 2, 3], COUNT + WALK)
+    assert (ids(page), sent) == ([1, 2, 3], SORT + WALK)
     monkeypatch.setattr(statements, "timeout", 0.05)
     with hold(database, "lock table movies"), pytest.raises(Unavailable):
         await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
