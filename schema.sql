@@ -984,23 +984,7 @@ begin
   select pg_current_xact_id(), n.id, n.version, 'created'
   from new_movies as n;
   if current_setting('catalogue.nested_since', true) <> '' then
-    with later as (
-      delete from movie_changes as c
-      using new_movies as n
-      where c.transaction = pg_current_xact_id()
-        and c.id > current_setting('catalogue.nested_since')::bigint
-        and c.movie_id = n.id
-        and (c.version > n.version or (c.version = n.version and c.kind = 'deleted'))
-        and (c.kind <> 'deleted' or not exists (select from movies as m where m.id = n.id))
-      returning c.transaction, c.id, c.movie_id, c.version, c.kind, c.movie
-    )
-    insert into movie_changes (transaction, movie_id, version, kind, movie)
-    select l.transaction, l.movie_id, l.version, l.kind, l.movie
-    from later as l
-    order by l.id;
-    if pg_trigger_depth() = 1 then
-      perform set_config('catalogue.nested_since', '', true);
-    end if;
+    perform movies_record_nested(array_agg(n.id), array_agg(n.version)) from new_movies as n;
   end if;
   return null;
 end
@@ -1024,6 +1008,33 @@ end
 $$;
 
 COMMENT ON FUNCTION public.movies_record_deleted() IS 'Writes a row of movie_changes for each movie that a statement has deleted.';
+
+CREATE FUNCTION public.movies_record_nested(ids bigint[], versions integer[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  with later as (
+    delete from movie_changes as c
+    using unnest(ids, versions) as n (id, version)
+    where c.transaction = pg_current_xact_id()
+      and c.id > current_setting('catalogue.nested_since')::bigint
+      and c.movie_id = n.id
+      and (c.version > n.version or (c.version = n.version and c.kind = 'deleted'))
+      and (c.kind <> 'deleted' or not exists (select from movies as m where m.id = n.id))
+    returning c.transaction, c.id, c.movie_id, c.version, c.kind, c.movie
+  )
+  insert into movie_changes (transaction, movie_id, version, kind, movie)
+  select l.transaction, l.movie_id, l.version, l.kind, l.movie
+  from later as l
+  order by l.id;
+  if pg_trigger_depth() = 1 then
+    perform set_config('catalogue.nested_since', '', true);
+  end if;
+end
+$$;
+
+COMMENT ON FUNCTION public.movies_record_nested(ids bigint[], versions integer[]) IS 'For triggers: records what other triggers have changed in these movies within their statement again, behind it.';
 
 CREATE FUNCTION public.movies_record_truncated() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1058,23 +1069,7 @@ begin
   join old_movies as o on o.id = n.id
   where n.version <> o.version;
   if current_setting('catalogue.nested_since', true) <> '' then
-    with later as (
-      delete from movie_changes as c
-      using new_movies as n
-      where c.transaction = pg_current_xact_id()
-        and c.id > current_setting('catalogue.nested_since')::bigint
-        and c.movie_id = n.id
-        and (c.version > n.version or (c.version = n.version and c.kind = 'deleted'))
-        and (c.kind <> 'deleted' or not exists (select from movies as m where m.id = n.id))
-      returning c.transaction, c.id, c.movie_id, c.version, c.kind, c.movie
-    )
-    insert into movie_changes (transaction, movie_id, version, kind, movie)
-    select l.transaction, l.movie_id, l.version, l.kind, l.movie
-    from later as l
-    order by l.id;
-    if pg_trigger_depth() = 1 then
-      perform set_config('catalogue.nested_since', '', true);
-    end if;
+    perform movies_record_nested(array_agg(n.id), array_agg(n.version)) from new_movies as n;
   end if;
   return null;
 end
