@@ -1,7 +1,7 @@
 # `make` without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock record clean bench calls schema drills \
-    cluster cluster-drill
+.PHONY: help run test coverage lint lock record clean bench bench-lists calls schema \
+    drills cluster cluster-drill
 
 PYTHON ?= python3
 VENV   := .venv
@@ -58,6 +58,9 @@ lint: $(VENV)/dev-$(PYTHON_ID) ## ruff, mypy and the direction of imports
 
 bench: $(VENV)/run-$(PYTHON_ID) ## measure reads, creates and lists (25 minutes; needs wrk; ARGS=--quick)
 	$(BIN)/python -m bench.run $(ARGS)
+
+bench-lists: $(VENV)/run-$(PYTHON_ID) ## measure lists of 2 million movies on DATABASE_URL, else an embedded database (10 minutes)
+	$(BIN)/python -m bench.large_lists
 
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create, patch and list (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)
