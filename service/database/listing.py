@@ -167,8 +167,7 @@ class Listing(Generic[Item]):
         filters, order = wanted.as_json(), place.get_order(sort)
         may_sort = total <= MAX_SORTED_MATCHES
         # The shortest titles come first: a walk would pass all that are shorter than the search.
-        begins_late = order == "relevance" and "title" in filters and place.key is None
-        is_sorted = may_sort and begins_late
+        is_sorted = may_sort and order == "relevance" and "title" in filters and not place.key
         if not is_sorted and not is_sort_cheaper(total, self._items, place.skip + size):
             started, key = choose_start(filters, order, place.key)
             try:
