@@ -30,7 +30,7 @@ from service.database.clearing import Clearing
 from service.database.listing import Listing
 from service.database.pool import Pool
 from service.database.query import Query
-from service.database.replicas import Reads, Replicas
+from service.database.replicas import Replicas
 from service.database.statements import Statements
 from service.database.store import Store
 from service.database.streaming import Streams
@@ -41,7 +41,7 @@ from service.genres import GenreCounts, Genres
 from service.movies import exporting, importing, keys, movie, parameters, restoring, search_help
 from service.movies import routes as movies
 from service.movies.batches import Batches
-from service.movies.handlers import Movies
+from service.movies.handlers import REPRESENTATION, Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
@@ -111,22 +111,15 @@ class Sources:
         timeout = self.config.database.statement_timeout
         await self.files.require_migrations(Statements(self.pool, self.files.queries, timeout))
 
-    def make_statements(self, limit: str | None = None) -> Statements:
-        """Make statements on the primary; `limit`: of the pool, for reads."""
-        return self._make(Streams, limit)
-
-    def make_reads(self, limit: str | None = None) -> Streams:
-        """Make statements for reads."""
-        kind = partial(Reads, replicas=self.replicas) if self.replicas else Streams
-        return self._make(kind, limit)
-
-    def _make(self, kind: Callable[..., Streams], limit: str | None) -> Streams:
-        return kind(
+    def make_statements(self, limit: str | None = None, *, on_replicas: bool = False) -> Statements:
+        """Make statements; `limit`: of the pool, for reads; `on_replicas`: for reads alone."""
+        return Statements(
             self.pool,
             self.files.queries,
-            self.config.database.statement_timeout,
-            self.config.log.slow_statement,
-            limit,
+            timeout=self.config.database.statement_timeout,
+            slow=self.config.log.slow_statement,
+            limit=limit,
+            standbys=self.replicas if on_replicas else None,
             require_migrations=self.require_migrations,
         )
 
@@ -191,9 +184,10 @@ def _make_routes(
 ) -> list[Route]:
     """Make the store, the lists and the feed, and the routes on top of them."""
     statements, server = sources.make_statements(), config.server
-    slow = sources.make_reads(LISTS)
-    listing = Listing(MOVIES, slow, sources.make_reads(STREAMS))
-    store = Store(MOVIES, statements, sources.make_reads())
+    slow = sources.make_statements(LISTS, on_replicas=True)
+    streams = Streams(sources.make_statements(STREAMS, on_replicas=True))
+    listing = Listing(MOVIES, slow, streams)
+    store = Store(MOVIES, statements, sources.make_statements(on_replicas=True))
     creates = IdempotentCreates(store, statements)
     feed = None
     if config.changes.keep_days:
@@ -215,7 +209,7 @@ def _make_routes(
     )
     routes = [
         *movies.make_routes(
-            Movies(store, creates, bodies, require_if_match=server.require_if_match),
+            Movies(REPRESENTATION, store, bodies, server.require_if_match, creates),
             lists,
             Batches(store, creates, bodies, access, server.require_if_match),
             Restores(store, statements),
@@ -232,10 +226,10 @@ def _make_operations(
     config: Config, access: AccessControl, health: Health, metrics: Metrics
 ) -> web.Application:
     """Build the application of the operations port, which is neither logged nor measured."""
-    server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS)
+    server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS, drain_delay=0)
     no_metrics = Metrics(is_enabled=False)
-    cycle = RequestCycle(server, access, no_metrics, AccessLog(no_metrics))
-    cycle.is_draining = True  # each response ends its connection, so a stop waits for none
+    # So that a stop waits for no connection of this port.
+    cycle = RequestCycle(server, access, no_metrics, AccessLog(no_metrics), keeps_connections=False)
     return cycle.make_application(
         [
             Route("GET", "/live", health.show, Scope.NONE),

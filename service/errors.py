@@ -35,6 +35,7 @@ class CatalogueError(Exception):
     failures: Sequence[Failure] = ()
     retry_after: int | None = None  # seconds, if a repeat may succeed
     headers: Mapping[str, str] = {}  # of the response, beside Retry-After
+    transaction = 0  # that has seen why; 0: none has
 
 
 class Malformed(CatalogueError):

@@ -11,13 +11,12 @@ from marshmallow.fields import List, Nested
 
 from service.changes.feed import PAGE_CHANGES, Change, ChangePage, Feed, FeedCursor
 from service.changes.waiting import Waiting
-from service.context import RequestContext
 from service.database import MAX_BIGINT
+from service.database.caller import Caller
 from service.errors import CatalogueError, NotFound
 from service.movies.movie import movie_json
 from service.movies.rules import MovieOutput
-from service.web.bodies import ClientGone
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT, ClientGone
 from service.web.describe import (
     BIGINT,
     describe_json,
@@ -125,24 +124,24 @@ class Changes:
         after, seconds = query.get("after"), query.get("wait", 0)
         limit = query.get("limit", PAGE_CHANGES)
         end = loop.time() + seconds
-        context.deadline += seconds
-        page = await self.feed.fetch(after, context, limit)
+        context.extend(seconds)
+        page = await self.feed.fetch(after, context.caller, limit)
         while not page.changes and (left := end - loop.time()) > 0 and not self.cycle.is_draining:
             if request.transport is None:  # nobody waits: make room for others
                 raise ClientGone
             news = await self.waiting.wait(page.next, min(left, STOP_CHECK_S))
             if news and len(news.changes) > limit:  # the page of all who wait
-                news = await self.feed.fetch(page.next, context, limit)
+                news = await self.feed.fetch(page.next, context.caller, limit)
             page = news or page
         return LargeResponse(_encode(page), {"Cache-Control": "no-store"})
 
 
-async def begin_copy(feed: Feed, context: RequestContext) -> dict[str, str]:
+async def begin_copy(feed: Feed, caller: Caller) -> dict[str, str]:
     """Return the header with which a copy of all movies begins; {} if the feed is off.
 
     Call it before the list is read: then the feed has every change that the list lacks.
     """
-    cursor = await feed.find_end(context)
+    cursor = await feed.find_end(caller)
     return {CHANGES_CURSOR: encode_change(cursor)} if cursor else {}
 
 

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.database.query import Expected
-from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_contexts
+from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_callers
 from service.database.statements import Statements
 from service.errors import CatalogueError
 
@@ -47,14 +47,14 @@ class ResultCache(Generic[Result]):
         self._state: str | None = None  # as that check returned it
         self._epoch: Epoch[Result] = LRUCache(MAX_BYTES, itemgetter(1))
 
-    async def get(self, key: Hashable, context: RequestContext) -> Result | None:
-        """Return the result if it is cached and has every change; `context`: of the request."""
+    async def get(self, key: Hashable, caller: Caller) -> Result | None:
+        """Return the result if it is cached and has every change."""
         epoch = self._epoch
         result, _, usable_until = epoch.get(key) or (None, 0, 0.0)
         if result is None or usable_until < asyncio.get_running_loop().time():
             return None
         try:
-            await self._checks.submit(0, context=context)
+            await self._checks.submit(0, caller=caller)
         except CatalogueError:  # `Statements` has logged it
             return None
         if epoch is not self._epoch:
@@ -83,7 +83,7 @@ class ResultCache(Generic[Result]):
         """Begin a new epoch if something has changed, or if that is unknown."""
         sent = {"since": self._since}
         found = await self._statements.fetch(
-            "detect_changes", sent, expects_timeout=True, waiting=list_contexts(rows)
+            "detect_changes", sent, expects_timeout=True, callers=list_callers(rows)
         )
         snapshot, state, has_changed = found[0] if found else (None, None, True)
         if has_changed or state != self._state:

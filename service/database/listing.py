@@ -4,18 +4,18 @@ A page begins after so many items, or at a key: the sort value and id of an item
 counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.database.query import Row
 from service.database.statements import Statements
 from service.database.store import Resource
-from service.database.streaming import RowLists, Streams
+from service.database.streaming import Chunks, Streams
 from service.errors import Contended, Failure, WrongParameters
 
 Item = TypeVar("Item")
@@ -114,24 +114,24 @@ class Listing(Generic[Item]):
         sort: str,
         place: Place,
         size: int,
-        waiting: Sequence[RequestContext] = (),
+        callers: Sequence[Caller] = (),
         counted: Counted | None = None,
     ) -> Page[Item]:
         """Return the page of `size` items at `place`; with `size` 0, only the total.
 
-        `waiting`: the requests that it is for, for logs; `counted`: if that is known. Raises
-        `WrongParameters` if the page number is too high for so many matches.
+        `counted`: if that is known. Raises `WrongParameters` if the page number is too high for so
+        many matches.
         """
         terms = wanted, sort, place, size + 1  # one more shows whether the list goes on
         if place.total is not None and not counted and size:
-            known = await self._fetch_rows(*terms, place.total, waiting)
+            known = await self._fetch_rows(*terms, place.total, callers)
             # Otherwise the page contradicts the total: items were deleted or added since.
             if 0 < len(known) <= place.total:
                 return self._make_page(sort, place, size, known, place.total)
         if not counted:
             sent = {"most": EXACT_TOTAL} | filter_parameter(wanted.as_json())
             name = f"count_{self._resource.table}"
-            (row,) = await self._statements.fetch(name, sent, waiting=waiting)
+            (row,) = await self._statements.fetch(name, sent, callers=callers)
             counted = Counted._make(row)
         total, self._items = counted
         if not size:
@@ -142,14 +142,16 @@ class Listing(Generic[Item]):
             detail = f"must be at most {last}, as {what}; use a cursor"
             raise WrongParameters([Failure("page", detail)])
         is_past_end = place.key is None and place.skip >= total
-        rows = [] if is_past_end else await self._fetch_rows(*terms, total, waiting)
+        rows = [] if is_past_end else await self._fetch_rows(*terms, total, callers)
         total = correct_total(total, place, size, len(rows))
         return self._make_page(sort, place, size, rows, total)
 
-    def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
-        """Yield the rows of all items that match, in lists, as `Streams.stream` does."""
+    def stream(
+        self, wanted: Filter, sort: str, caller: Caller, has_left: Callable[[], bool]
+    ) -> Chunks:
+        """Yield the rows of all items that match, in chunks, as `Streams.stream` does."""
         sent = filter_parameter(wanted.as_json()) | place_parameters(sort, Place(), None)
-        return self._streams.stream(f"walk_{self._resource.table}", context, sent)
+        return self._streams.stream(f"walk_{self._resource.table}", sent, caller, has_left)
 
     async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
         self,
@@ -158,7 +160,7 @@ class Listing(Generic[Item]):
         place: Place,
         size: int,
         total: int,
-        waiting: Sequence[RequestContext],
+        callers: Sequence[Caller],
     ) -> list[Row]:
         """Return `size` rows at `place`: sort the matches, or walk the index of the sort order.
 
@@ -176,14 +178,14 @@ class Listing(Generic[Item]):
                     | place_parameters(order, Place(place.skip, key), size),
                     timeout=None if may_sort else self._statements.timeout,
                     expects_timeout=may_sort,
-                    waiting=waiting,
+                    callers=callers,
                 )
             except Contended:
                 if not may_sort:
                     raise
         # With all filters: sort_<table> finds every match before it looks at the place.
         sent = filter_parameter(filters) | place_parameters(order, place, size)
-        return await fetch(f"sort_{self._resource.table}", sent, waiting=waiting)
+        return await fetch(f"sort_{self._resource.table}", sent, callers=callers)
 
     def _make_page(
         self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int

@@ -127,12 +127,6 @@ class Query:
         return parse_seconds(self.settings.get(TIMEOUT_SETTING, ""))
 
     @cached_property
-    def returns_transaction(self) -> bool:
-        """Whether it is a write whose first column is the number of its transaction."""
-        columns = self.expected.columns if self.expected else ()
-        return not self.is_read_only and [*columns][:1] == ["transaction"]
-
-    @cached_property
     def is_read_only(self) -> bool:
         """Whether it runs in a read-only transaction."""
         return self.settings.get("transaction_read_only") == "on"

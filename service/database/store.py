@@ -13,10 +13,10 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_h
 
 import orjson
 
-from service.context import RequestContext
+from service.database.caller import NOBODY, Caller
 from service.database.query import Expected, Row
 from service.database.resending import Resender
-from service.database.sharing import Rows, SharedStatements, join_payloads, list_contexts
+from service.database.sharing import Rows, SharedStatements, join_payloads, list_callers
 from service.database.statements import Statements
 from service.errors import (
     CatalogueError,
@@ -88,11 +88,18 @@ class Resource(Generic[Item]):
             expected[f"put_{table}"] = write(written, [{table: "[]", **both}], used_by)
         return expected
 
-    def refuse(self, outcome: str, item_id: int, changed_id: int | None = None) -> CatalogueError:
+    def refuse(
+        self, transaction: int, outcome: str, item_id: int, changed_id: int | None = None
+    ) -> CatalogueError:
         """Return the error of one of the `REFUSALS`; `item_id`: for `taken`, of the other item.
 
         `changed_id`: of the item that was to be changed or deleted.
         """
+        error = self._make_refusal(outcome, item_id, changed_id)
+        error.transaction = transaction
+        return error
+
+    def _make_refusal(self, outcome: str, item_id: int, changed_id: int | None) -> CatalogueError:
         if outcome == "locked":
             what = (
                 f"{self.noun} {changed_id}" if changed_id else f"the {self.unique} of a {self.noun}"
@@ -139,10 +146,14 @@ class Change(NamedTuple):
 
 
 class Written(NamedTuple, Generic[Item]):
-    """An item, and what became of it: created, changed, deleted, or equal (nothing was written)."""
+    """An item, what became of it, and the number of the transaction.
+
+    `outcome`: created, changed, deleted, or equal: nothing was written.
+    """
 
     outcome: str
     item: Item
+    transaction: int
 
 
 class NothingWritten(Exception):
@@ -189,7 +200,9 @@ class Store(Generic[Item]):
         self._gets = SharedStatements(
             self._get, is_repeatable=True, rows_metric=rows(self._get_query)
         )
-        self._creates = SharedStatements(self._create, rows_metric=rows(self._create_query))
+        self._creates = SharedStatements[Written[Item]](
+            self._create, rows_metric=rows(self._create_query)
+        )
         self._writes = {
             query: SharedStatements[Written[Item]](
                 partial(self._write, query), exclusive=True, rows_metric=rows(query)
@@ -197,45 +210,43 @@ class Store(Generic[Item]):
             for query in self._parameters
         }
 
-    async def get(self, item_id: int, context: RequestContext | None = None) -> Item:
-        """Return the item; raises `NotFound`. `context`: of the request, for logs."""
-        item = await self._gets.submit(item_id, context=context)
+    async def get(self, item_id: int, caller: Caller = NOBODY) -> Item:
+        """Return the item; raises `NotFound`."""
+        item = await self._gets.submit(item_id, caller=caller)
         if item is None:
             raise NotFound(self._resource.noun)
         return item
 
-    async def create(
-        self, fields: Mapping[str, object], context: RequestContext | None = None
-    ) -> Item:
+    async def create(self, fields: Mapping[str, object], caller: Caller = NOBODY) -> Written[Item]:
         """Create an item from all of its fields.
 
         Raises `Invalid` if the database refuses it, `Taken` if another one has its unique value.
         """
         if fields.get(self._resource.unique) is not None:
-            return (await self.put(fields, context, replace=False)).item
+            return await self.put(fields, caller, replace=False)
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
         try:
-            item = await self.resender.send(
-                partial(self._creates.submit, position, payload, context)
+            created = await self.resender.send(
+                partial(self._creates.submit, position, payload, caller)
             )
         except RuleBroken as error:
             raise self._resource.to_invalid(error) from error
-        if item is None:
+        if created is None:
             raise self._report_unwritten(self._create_query)
-        return item
+        return created
 
     async def create_all(
-        self, items: Sequence[Mapping[str, object]], context: RequestContext
-    ) -> list[Item]:
+        self, items: Sequence[Mapping[str, object]], caller: Caller
+    ) -> list[Written[Item]]:
         """Create all items in one statement, or none; no two have the same unique value.
 
         Raises `NothingWritten` or `RuleBroken`.
         """
         if any(fields.get(self._resource.unique) is not None for fields in items):
-            return [item for _, item in await self.put_all(items, context, replace=False)]
+            return await self.put_all(items, caller, replace=False)
         payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
-        created = await self.resender.send(partial(self._send_creates, payloads, [context]))
+        created = await self.resender.send(partial(self._send_creates, payloads, [caller]))
         if len(created) < len(items):
             raise self._report_unwritten(self._create_query)
         return [created[position] for position in payloads]
@@ -243,7 +254,7 @@ class Store(Generic[Item]):
     async def put(
         self,
         fields: Mapping[str, object],
-        context: RequestContext | None = None,
+        caller: Caller = NOBODY,
         *,
         replace: bool = True,
     ) -> Written[Item]:
@@ -253,12 +264,12 @@ class Store(Generic[Item]):
         """
         key = hash(fields[self._resource.unique])  # so no statement has a value twice
         payload = _encode_put(key, fields, replace=replace)
-        return await self._submit(self._put_query, key, payload, context)
+        return await self._submit(self._put_query, key, payload, caller)
 
     async def put_all(
         self,
         items: Sequence[Mapping[str, object]],
-        context: RequestContext,
+        caller: Caller,
         *,
         replace: bool = True,
     ) -> list[Written[Item]]:
@@ -267,33 +278,31 @@ class Store(Generic[Item]):
         Raises `NothingWritten` or `RuleBroken`.
         """
         payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
-        return await self._write_all(self._put_query, payloads, context)
+        return await self._write_all(self._put_query, payloads, caller)
 
-    async def change(self, change: Change, context: RequestContext | None = None) -> Item:
-        """Change or delete an item in one atomic statement, and return it.
+    async def change(self, change: Change, caller: Caller = NOBODY) -> Written[Item]:
+        """Change or delete an item in one atomic statement.
 
         Raises `NotFound`, `PreconditionFailed`, `Taken`, or `Invalid` if the database refuses it.
         """
         query = self._choose_query(change)
-        return (await self._submit(query, change.id, change.encode(), context)).item
+        return await self._submit(query, change.id, change.encode(), caller)
 
-    async def change_all(self, changes: Sequence[Change], context: RequestContext) -> list[Item]:
+    async def change_all(self, changes: Sequence[Change], caller: Caller) -> list[Written[Item]]:
         """Change or delete all items in one statement, or none. No id occurs twice.
 
         Raises `NothingWritten` or `RuleBroken`.
         """
         payloads = {change.id: change.encode() for change in changes}
         query = self._choose_query(changes[0])
-        return [item for _, item in await self._write_all(query, payloads, context)]
+        return await self._write_all(query, payloads, caller)
 
-    async def get_several(
-        self, ids: Sequence[int], waiting: Sequence[RequestContext]
-    ) -> dict[int, Item]:
-        """Return the items that exist, by id, in one statement for the requests that wait."""
+    async def get_several(self, ids: Sequence[int], callers: Sequence[Caller]) -> dict[int, Item]:
+        """Return the items that exist, by id, in one statement for all callers."""
         try:
             # An array literal; the server parses it faster than `array[...]`.
             text = "{" + ",".join(map(str, ids)) + "}"
-            fetched = await self._reads.fetch(self._get_query, {"ids": text}, waiting=waiting)
+            fetched = await self._reads.fetch(self._get_query, {"ids": text}, callers=callers)
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
@@ -301,25 +310,23 @@ class Store(Generic[Item]):
         return {row[0]: self._resource.make(row) for row in fetched}
 
     async def find(
-        self, values: Sequence[object], waiting: Sequence[RequestContext] = ()
+        self, values: Sequence[object], callers: Sequence[Caller] = ()
     ) -> dict[object, Item]:
         """Return the items that have these unique values, by value."""
         unique = self._resource.unique
         sent = {f"{unique}s": orjson.dumps(values).decode()}
-        rows = await self._reads.fetch(self._find_query, sent, waiting=waiting)
+        rows = await self._reads.fetch(self._find_query, sent, callers=callers)
         items = [self._resource.make(row) for row in rows]
         return {getattr(item, unique): item for item in items}
 
     def _choose_query(self, change: Change) -> str:
         return self._delete_query if change.fields is None else self._update_query
 
-    async def _submit(
-        self, query: str, key: int, payload: bytes, context: RequestContext | None
-    ) -> Written[Item]:
+    async def _submit(self, query: str, key: int, payload: bytes, caller: Caller) -> Written[Item]:
         """Write with other requests, and return what became of the item."""
         try:
             written = await self.resender.send(
-                partial(self._writes[query].submit, key, payload, context)
+                partial(self._writes[query].submit, key, payload, caller)
             )
         except RuleBroken as error:
             raise self._resource.to_invalid(error) from error
@@ -328,12 +335,12 @@ class Store(Generic[Item]):
         return written
 
     async def _write_all(
-        self, query: str, payloads: Mapping[int, bytes], context: RequestContext
+        self, query: str, payloads: Mapping[int, bytes], caller: Caller
     ) -> list[Written[Item]]:
         """Run one statement that writes all rows or none."""
 
         async def send() -> list[Written[Item] | None]:
-            found = await self._send_writes(query, payloads, [context], all_or_none=True)
+            found = await self._send_writes(query, payloads, [caller], all_or_none=True)
             written = [found.get(key) for key in payloads]
             if refusal := find_refusal(written):
                 raise refusal
@@ -345,34 +352,35 @@ class Store(Generic[Item]):
         return cast("list[Written[Item]]", results)
 
     async def _get(self, rows: Rows[Item]) -> dict[int, Item]:
-        return await self.get_several([row.key for row in rows], list_contexts(rows))
+        return await self.get_several([row.key for row in rows], list_callers(rows))
 
-    async def _create(self, rows: Rows[Item]) -> dict[int, Item]:
+    async def _create(self, rows: Rows[Written[Item]]) -> dict[int, Written[Item]]:
         payloads = {row.key: row.payload for row in rows}
-        return await self._send_creates(payloads, list_contexts(rows))
+        return await self._send_creates(payloads, list_callers(rows))
 
     async def _send_creates(
-        self, payloads: Mapping[int, bytes], waiting: Sequence[RequestContext]
-    ) -> dict[int, Item]:
+        self, payloads: Mapping[int, bytes], callers: Sequence[Caller]
+    ) -> dict[int, Written[Item]]:
         """Return the items that were created, by position."""
         query, sent = self._create_query, {self._resource.table: join_payloads(payloads.values())}
         created = await self._statements.fetch(
-            query, sent, is_resent=True, max_affected=len(payloads), waiting=waiting
+            query, sent, is_resent=True, max_affected=len(payloads), callers=callers
         )
         self._statements.require_sent(query, [row[1] for row in created], payloads)
-        return {position: self._resource.make(row) for _, position, *row in created}
+        make = self._resource.make
+        return {row[1]: Written("created", make(row[2:]), row[0]) for row in created}
 
     async def _write(
         self, query: str, rows: Rows[Written[Item]]
     ) -> dict[int, Written[Item] | CatalogueError | None]:
         payloads = {row.key: row.payload for row in rows}
-        return await self._send_writes(query, payloads, list_contexts(rows), all_or_none=False)
+        return await self._send_writes(query, payloads, list_callers(rows), all_or_none=False)
 
     async def _send_writes(
         self,
         query: str,
         payloads: Mapping[int, bytes],
-        waiting: Sequence[RequestContext],
+        callers: Sequence[Caller],
         *,
         all_or_none: bool,
     ) -> dict[int, Written[Item] | CatalogueError | None]:
@@ -385,17 +393,19 @@ class Store(Generic[Item]):
             "all_or_none": all_or_none,
         }
         rows = await self._statements.fetch(
-            query, sent, is_resent=True, max_affected=len(payloads), waiting=waiting
+            query, sent, is_resent=True, max_affected=len(payloads), callers=callers
         )
         self._statements.require_sent(query, [row[1] for row in rows], payloads)
         return {row[1]: self._read(query, row) for row in rows}
 
     def _read(self, query: str, row: Row) -> Written[Item] | CatalogueError | None:
-        _, number, outcome, item_id, *_ = row
+        transaction, number, outcome, item_id, *_ = row
         if outcome in REFUSALS:
             changed_id = None if query == self._put_query else number
-            return self._resource.refuse(outcome, item_id, changed_id)
-        return None if item_id is None else Written(outcome, self._resource.make(row[3:]))
+            return self._resource.refuse(transaction, outcome, item_id, changed_id)
+        if item_id is None:
+            return None
+        return Written(outcome, self._resource.make(row[3:]), transaction)
 
     def _report_unwritten(self, query: str) -> CatalogueError:
         return self._statements.report(query, "nothing was written: did a trigger prevent it?")

@@ -13,7 +13,7 @@ from aiohttp import web
 from marshmallow import ValidationError
 from marshmallow.validate import Range
 
-from service.database.store import ALWAYS, Change, Condition, NothingWritten, Store
+from service.database.store import ALWAYS, Change, Condition, NothingWritten, Store, Written
 from service.errors import (
     Failure,
     Invalid,
@@ -21,15 +21,24 @@ from service.errors import (
     PreconditionRequired,
     RuleBroken,
 )
-from service.movies.handlers import MOVIE_TAG
+from service.movies.handlers import MOVIE_TAG, REPLAYED
 from service.movies.keys import BATCH_KEY, IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT
 from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
-from service.web.headers import TAG, Tag, Tags, parse_key, select_versions
+from service.web.headers import (
+    HEADER_NAME,
+    POSITION,
+    TAG,
+    Tag,
+    Tags,
+    parse_key,
+    select_versions,
+)
+from service.web.items import NO_HEADERS
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
 from service.web.route import Access
@@ -212,40 +221,40 @@ class Batches:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Create movies: 201."""
-        key = parse_key(request)
+        caller = request[CONTEXT].caller
+        key = parse_key(request) if HEADER_NAME in request.headers else None
         movies, is_lenient = await self._read(request, CREATES)
         if is_lenient:
             keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
 
-            async def create_one(place: int, fields: Values) -> Result:
+            async def create_one(place: int, fields: Values) -> tuple[int, Result]:
                 if own_key := keys[place]:
                     create = self.idempotent_creates.create
-                    movie, replayed = await create(own_key, fields, request[CONTEXT])
+                    created, replayed = await create(own_key, fields, caller)
                 else:
-                    movie, replayed = await self.store.create(fields, request[CONTEXT]), False
-                result: Result = {"status": 201, "movie": movie_json(movie)}
-                return result | {"replayed": True} if replayed else result
+                    created, replayed = await self.store.create(fields, caller), False
+                result: Result = {"status": 201, "movie": movie_json(created.item)}
+                return created.transaction, result | ({"replayed": True} if replayed else {})
 
             return await _respond_to_each(request, movies, create_one)
         with _naming_entries():
-            created, replayed = await self.idempotent_creates.create_all(
-                key, movies, request[CONTEXT]
-            )
-        replay = {"Idempotency-Replayed": "true"} if replayed else {}
-        return _respond_to_all(created, JSON_HEADERS | replay, 201)
+            created, replayed = await self.idempotent_creates.create_all(key, movies, caller)
+        return _respond_to_all(created, REPLAYED if replayed else NO_HEADERS, 201)
 
     async def put(self, request: web.Request) -> web.StreamResponse:
         """Create the movies, or replace those that have their external ids: 200, with results."""
         movies, is_lenient = await self._read(request, PUTS)
+        caller = request[CONTEXT].caller
 
-        async def put_one(_: int, fields: Values) -> Result:
-            return _put_result(*await self.store.put(fields, request[CONTEXT]))
+        async def put_one(_: int, fields: Values) -> tuple[int, Result]:
+            written = await self.store.put(fields, caller)
+            return written.transaction, _put_result(written)
 
         if is_lenient:
             return await _respond_to_each(request, movies, put_one)
         with _naming_entries():
-            puts = await self.store.put_all(movies, request[CONTEXT])
-        return json_response({"results": [_put_result(*put) for put in puts]})
+            puts = await self.store.put_all(movies, caller)
+        return json_response({"results": [_put_result(put) for put in puts]}, _make_headers(puts))
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change only the fields that are sent of each movie: 200."""
@@ -257,21 +266,22 @@ class Batches:
 
     async def _change(self, request: web.Request, kind: Kind) -> web.StreamResponse:
         entries, is_lenient = await self._read(request, kind)
+        caller = request[CONTEXT].caller
 
         def make_change(entry: Values) -> Change:
             sent = {name: entry[name] for name in FIELDS if name in entry}
             fields = None if kind is DELETIONS else sent
             return Change(entry["id"], fields, self._get_condition(entry))
 
-        async def change_one(_: int, entry: Values) -> Result:
-            movie = await self.store.change(make_change(entry), request[CONTEXT])
-            return {"status": 200, "movie": movie_json(movie)}
+        async def change_one(_: int, entry: Values) -> tuple[int, Result]:
+            changed = await self.store.change(make_change(entry), caller)
+            return changed.transaction, {"status": 200, "movie": movie_json(changed.item)}
 
         if is_lenient:
             return await _respond_to_each(request, entries, change_one)
         changes = [make_change(entry) for entry in entries]
         with _naming_entries():
-            return _respond_to_all(await self.store.change_all(changes, request[CONTEXT]))
+            return _respond_to_all(await self.store.change_all(changes, caller))
 
     async def _read(self, request: web.Request, kind: Kind) -> tuple[list[Any], bool]:
         """Return the entries of a batch, and whether it is lenient."""
@@ -280,7 +290,7 @@ class Batches:
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
         entries = await load_batch(body, self.loading, kind, is_lenient=is_lenient)
-        await self.access.charge_more(request, len(entries), 1)
+        await self.access.charge_more(request, request[CONTEXT].caller, len(entries), 1)
         return entries, is_lenient
 
     def _get_condition(self, entry: Values) -> Condition:
@@ -310,37 +320,53 @@ def _naming_entries() -> Iterator[None]:
         raise MOVIES.to_invalid(error, "movies") from error
 
 
-def _put_result(outcome: str, movie: Movie) -> Result:
-    return {"status": 201 if outcome == "created" else 200, "movie": movie_json(movie)}
+def _put_result(written: Written[Movie]) -> Result:
+    status = 201 if written.outcome == "created" else 200
+    return {"status": status, "movie": movie_json(written.item)}
+
+
+def _make_headers(written: Sequence[Written[Movie]]) -> dict[str, str]:
+    """Return the headers of a strict batch, which is one transaction."""
+    return {**JSON_HEADERS, POSITION: f"{written[0].transaction}"}
 
 
 def _respond_to_all(
-    movies: Sequence[Movie], headers: Mapping[str, str] = JSON_HEADERS, status: int = 200
+    written: Sequence[Written[Movie]], more: Mapping[str, str] = NO_HEADERS, status: int = 200
 ) -> web.StreamResponse:
-    return json_response({"movies": [movie_json(movie) for movie in movies]}, headers, status)
+    movies = [movie_json(each.item) for each in written]
+    return json_response({"movies": movies}, {**_make_headers(written), **more}, status)
 
 
 async def _respond_to_each(
     request: web.Request,
     entries: Sequence[Loaded],
-    act: Callable[[int, Values], Awaitable[Result]],
+    act: Callable[[int, Values], Awaitable[tuple[int, Result]]],
 ) -> web.StreamResponse:
-    """Respond with the result of each entry of a lenient batch, or the problem of its error."""
+    """Respond with the result of each entry of a lenient batch, or the problem of its error.
+
+    `act`: returns the transaction and the result of an entry.
+    """
     wait = 0  # seconds after which a repeat may succeed
+    last = 0  # of the transactions
 
     async def try_one(place: int, entry: Loaded) -> Result:
-        nonlocal wait
+        nonlocal wait, last
         try:
             if isinstance(entry, Exception):
                 raise entry  # noqa: TRY301 - handled as those of the database
-            return await act(place, entry)
+            transaction, result = await act(place, entry)
         except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this entry only
             problem = problems.describe(request, error)
             wait = max(wait, getattr(error, "retry_after", None) or 0)
-            return {"status": problem["status"], "problem": problem}
+            transaction = getattr(error, "transaction", 0)
+            result = {"status": problem["status"], "problem": problem}
+        last = max(last, transaction)
+        return result
 
     results = await asyncio.gather(*map(try_one, range(len(entries)), entries))
     headers = {**JSON_HEADERS, "Preference-Applied": "handling=lenient"}
     if wait:
         headers["Retry-After"] = f"{wait}"
+    if last:
+        headers[POSITION] = str(last)
     return json_response({"results": results}, headers, status=207)

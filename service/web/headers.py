@@ -100,11 +100,9 @@ def parse_position(request: web.Request) -> int:
     raise MalformedHeader(f"{what}; found {quote(text)}")
 
 
-def parse_key(request: web.Request) -> str | None:
-    """Return the key without its quotes, None if it was not sent; `WrongKey`."""
-    lines = request.headers.getall(HEADER_NAME, None)
-    if lines is None:
-        return None
+def parse_key(request: web.Request) -> str:
+    """Return the key that was sent, without its quotes; `WrongKey`."""
+    lines = request.headers.getall(HEADER_NAME)
     match = KEY_PATTERN.fullmatch(lines[0]) if len(lines) == 1 else None
     if not match:
         raise WrongKey

@@ -8,17 +8,15 @@ generated client.
 
 import re
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any
 
-import orjson
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema
 
 from service import __version__
-from service.web.contexts import WELL_FORMED_ID
+from service.web.context import WELL_FORMED_ID
 from service.web.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
 from service.web.headers import POSITIONS
 from service.web.problems import CONTENT_TYPE, find_problems, make_document
@@ -205,52 +203,3 @@ def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
             )
             spec.components.response(names[status], described)
     return names
-
-
-# Of the short document.
-KEPT_OF_OPERATIONS = ("operationId", "summary", "description", "requestBody")
-KEPT_HEADERS = ("If-Match", "Idempotency-Key", "Prefer")
-SENT_SCHEMAS = ("Input", "Patch", "Batch")  # the ends of the names of what clients send
-LEFT_OUT = {
-    *("pattern", "example", "examples", "headers", "x-streams", "format", "readOnly"),
-    *("application/merge-patch+json", "x-enum-varnames", "minLength", "maxLength", "contact"),
-}
-
-
-def shorten(document: Json) -> Json:
-    """Return what agents need of the document: at most 25,000 characters.
-
-    The operations on data, with their successful responses, and without regular expressions and
-    descriptions of what responses have. A test holds the limit: then shorten what is described.
-    """
-    paths: dict[str, Json] = {}
-    for path, operations in document["paths"].items():
-        for method, each in operations.items():
-            if not {"Health", "Reference"}.intersection(each["tags"]):
-                short = {name: each[name] for name in each if name in KEPT_OF_OPERATIONS}
-                short["parameters"] = [
-                    one
-                    for one in each["parameters"]
-                    if one.get("in") in ("path", "query") or one.get("name") in KEPT_HEADERS
-                ]
-                short["responses"] = {n: r for n, r in each["responses"].items() if n[0] == "2"}
-                paths.setdefault(path, {})[method] = short
-    schemas: Json = {}
-    text = orjson.dumps(paths).decode()
-    while found := set(re.findall(r"#/components/schemas/(\w+)", text)) - schemas.keys():
-        for name in sorted(found):
-            schema = document["components"]["schemas"][name]
-            is_sent = name.endswith(SENT_SCHEMAS)
-            schemas[name] = schema if is_sent else _strip(schema, {"description"})
-        text = orjson.dumps(schemas).decode()
-    kept = {name: document[name] for name in ("openapi", "info", "servers")}
-    return dict(_strip({**kept, "paths": paths, "components": {"schemas": schemas}}, LEFT_OUT))
-
-
-def _strip(described: Any, names: AbstractSet[str]) -> Any:
-    """Return it without members of these names."""
-    if isinstance(described, list):
-        return [_strip(each, names) for each in described]
-    if isinstance(described, dict):
-        return {n: _strip(each, names) for n, each in described.items() if n not in names}
-    return described

@@ -10,7 +10,6 @@ from urllib.parse import quote
 import structlog
 from aiohttp import web
 
-from service.context import MAX_LOGGED_LENGTH
 from service.errors import (
     CatalogueError,
     Problem,
@@ -19,7 +18,8 @@ from service.errors import (
     Unavailable,
     WrongParameters,
 )
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT, MAX_LOGGED_LENGTH
+from service.web.headers import POSITION
 from service.web.responses import DirectResponse, json_response
 
 log = structlog.get_logger()
@@ -43,6 +43,8 @@ def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     headers = {"Content-Type": CONTENT_TYPE}
     if isinstance(error, CatalogueError):
         headers |= error.headers
+        if error.transaction:
+            headers[POSITION] = f"{error.transaction}"
         if error.retry_after is not None:
             headers["Retry-After"] = f"{error.retry_after}"
     return json_response(body, headers, body["status"])
@@ -55,13 +57,9 @@ def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
     if not isinstance(error, CatalogueError) or isinstance(error, RuleBroken):
         log.error("request failed", **context.ids, path=path[:MAX_LOGGED_LENGTH], exc_info=error)
         error = CatalogueError()
-    detail = error.detail
-    if isinstance(error, Unavailable):
-        context.refusal = error.refusal
-    if isinstance(error, Unavailable | StatementFailed):
-        context.reason = str(error)
-    elif text := str(error):
-        detail = text
+    context.report(error)
+    is_internal = isinstance(error, Unavailable | StatementFailed)
+    detail = error.detail if is_internal else str(error) or error.detail
     failures = [
         {"parameter": field, "detail": text}
         if isinstance(error, WrongParameters)

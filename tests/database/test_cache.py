@@ -14,14 +14,13 @@ from servers import fetch, run, standby
 from support import FAST, Execute, hold, wait_until
 
 from service.app import EXPECTED
-from service.context import RequestContext
 from service.database import cache as caching
 from service.database import embedded, query_files
 from service.database.cache import ResultCache
+from service.database.caller import NOBODY
 from service.database.migrations import runner as migrations
 from service.database.statements import Statements
 
-CONTEXT = RequestContext("id", "GET", "address", {})
 ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')"
 REPEATABLE = "begin isolation level repeatable read; select from movies; truncate movies; commit"
 REBUILD_FEED = """
@@ -47,7 +46,7 @@ async def cache(statements: Statements, execute: Execute) -> ResultCache[str]:
     execute(ADD)
     cache = ResultCache[str](statements, is_on=True)
     keep(cache)
-    assert await cache.get("key", CONTEXT) is None  # nothing is known before the first check
+    assert await cache.get("key", NOBODY) is None  # nothing is known before the first check
     keep(cache)
     return cache
 
@@ -57,7 +56,7 @@ def is_kept(cache: ResultCache[str]) -> IsKept:
     """Return a function that tells whether the result is still returned."""
 
     async def ask() -> bool:
-        return await cache.get("key", CONTEXT) == "page"
+        return await cache.get("key", NOBODY) == "page"
 
     return ask
 
@@ -201,8 +200,8 @@ async def test_memory_is_bounded(cache: ResultCache[str], is_kept: IsKept) -> No
     keep(cache, caching.MAX_BYTES // 2, "third")
 
     assert await is_kept()
-    assert await cache.get("other", CONTEXT) is None
-    assert await cache.get("third", CONTEXT) == "page"
+    assert await cache.get("other", NOBODY) is None
+    assert await cache.get("third", NOBODY) == "page"
 
 
 def test_the_state_is_another_one_after_a_crash_and_a_start(folder: Path) -> None:

@@ -337,9 +337,9 @@ def creates(statements: Statements) -> IdempotentCreates:
 
 async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Execute) -> None:
     """After 24 hours, before it is deleted, it can create another movie and stores its response."""
-    movie, _ = await creates.create("a", FIELDS)
+    created, _ = await creates.create("a", FIELDS)
     ((expires_at,),) = execute("select expires_at from idempotency_keys")
-    assert expires_at - movie.created_at == timedelta(hours=24)
+    assert expires_at - created.item.created_at == timedelta(hours=24)
     execute(EXPIRE)
     other = {"title": "Another", "year": 2000, "runtime": 90, "genres": ["drama", "war"]}
 

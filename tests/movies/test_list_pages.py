@@ -12,6 +12,7 @@ from service.database import listing, query_files
 from service.database.listing import Listing, Page, Place, SortKey
 from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
+from service.database.statements import Statements
 from service.database.streaming import Streams
 from service.errors import Contended, Unavailable
 from service.movies.movie import MOVIES, Movie
@@ -25,7 +26,7 @@ FIRST = Place()
 SIZE = 3
 
 
-class Recorded(Streams):
+class Recorded(Statements):
     """Statements that record their names; some of them time out."""
 
     sent: list[str]
@@ -79,7 +80,7 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
     """Return a page, and the names of its statements."""
-    movies = Listing(MOVIES, statements, statements)
+    movies = Listing(MOVIES, statements, Streams(statements))
 
     async def page(
         wanted: Filter, place: Place = FIRST, sort: str = "id"

@@ -54,7 +54,7 @@ async def test_movies_are_told_apart_by_position(make: Make) -> None:
         *(catalogue.create({**FIELDS, "title": title}) for title in ("a", "b", "c"))
     )
 
-    assert [movie.title for movie in movies] == ["a", "b", "c"]
+    assert [movie.item.title for movie in movies] == ["a", "b", "c"]
 
 
 async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(statements: Statements) -> None:
