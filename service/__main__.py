@@ -350,10 +350,11 @@ def _stop_on_signals() -> Iterator[None]:
 
 
 def _upgrade(config: Config) -> None:
+    from service.changes.switching import switch_feed  # noqa: PLC0415 - as in `status`
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
     migrations.upgrade(config.database.url, config.migrations, report)
-    migrations.switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
+    switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
 
 
 if __name__ == "__main__":

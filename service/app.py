@@ -22,11 +22,9 @@ from service.clients.access import AccessControl
 from service.clients.clients import Clients
 from service.clients.limits import Limits
 from service.config import Config, Operations
-from service.database import cache as result_cache
-from service.database import clearing as regular_clearing
 from service.database import freshness, query_files, verification
 from service.database.cache import ResultCache
-from service.database.clearing import Clearing
+from service.database.clearing import Clearing, Measure
 from service.database.listing import Listing
 from service.database.pool import Pool
 from service.database.query import Query
@@ -76,9 +74,7 @@ EXPECTED = {
         keys,
         movie,
         parameters,
-        regular_clearing,
         restoring,
-        result_cache,
         search_help,
         verification,
     )
@@ -166,7 +162,7 @@ def create_app(
         app.cleanup_ctx.append(partial(run_beside, metrics.sample_regularly))
     if replicas:
         app.cleanup_ctx.append(replicas.run)
-    clearing = Clearing(statements, config.changes.keep_days)
+    clearing = _make_clearing(statements, config.changes.keep_days)
     app.cleanup_ctx.extend([clearing.run, rate_limits.run])
     metrics.info.labels(__version__, config.service.commit, config.service.environment).set(1)
     metrics.processes.set(1)
@@ -193,8 +189,8 @@ def _make_routes(
     if config.changes.keep_days:
         feed = Feed(sources.make_statements(LISTS), slow, sources.replicas)
     bodies = BodyReader(server.body_timeout)
-    can_cache = bool(feed and not sources.replicas)  # on replicas, a list may be older
-    cache = ResultCache[EncodedPage](statements, is_on=can_cache)
+    can_cache = feed and not sources.replicas  # on replicas, a list may be older
+    cache = ResultCache[EncodedPage](statements, changes_feed.DETECT if can_cache else None)
     sources.files.on_reload = cache.clear
     max_lag = config.database.max_replica_lag if sources.replicas else 0
     lists = Lists(
@@ -220,6 +216,20 @@ def _make_routes(
         *reference.make_routes(Reference(lambda: build_document(routes, access.anonymous))),
     ]
     return routes
+
+
+def _make_clearing(statements: Statements, keep_days: int) -> Clearing:
+    """Make what clears and measures regularly; `keep_days`: of the feed (0: there is none)."""
+    metrics = statements.metrics
+    expiries = [keys.EXPIRY]
+    measures = [
+        Measure("estimate_idempotency_keys", metrics.idempotency_keys),
+        Measure("get_schema_faults", metrics.schema_faults, len),
+    ]
+    if keep_days:
+        expiries.append(changes_feed.make_expiry(keep_days))
+        measures.append(Measure("measure_changes_delay", metrics.changes_delay))
+    return Clearing(statements, expiries, measures)
 
 
 def _make_operations(

@@ -36,6 +36,7 @@ class CatalogueError(Exception):
     retry_after: int | None = None  # seconds, if a repeat may succeed
     headers: Mapping[str, str] = {}  # of the response, beside Retry-After
     transaction = 0  # that has seen why; 0: none has
+    header_names: ClassVar[Sequence[str]] = ()  # that responses may have, for the reference
 
 
 class Malformed(CatalogueError):
@@ -95,6 +96,7 @@ class KeyInUse(CatalogueError):
 
     retry_after = 1
     problem = Problem("idempotency-key-in-use", "Idempotency-Key in use", 409)
+    header_names = ("Retry-After",)
     detail = "another request with this Idempotency-Key is still running"
 
 
@@ -124,6 +126,7 @@ class PreconditionFailed(CatalogueError):
     """The resource does not match the conditions of the request; it was not changed."""
 
     problem = Problem("precondition-failed", "Precondition failed", 412)
+    header_names = ("Catalogue-Position",)
     detail = "the movie does not match the conditions of the request; compare its ETag"
 
 
@@ -138,6 +141,7 @@ class NotFound(CatalogueError):
     """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
 
     problem = Problem("not-found", "Not found", 404)
+    header_names = ("Catalogue-Position",)
     detail = "there is no movie with this id"
 
     def __init__(self, kind: str) -> None:
@@ -187,6 +191,7 @@ class UpgradeRequired(HTTPError):
     """The request needs a later version of HTTP (RFC 9110, 7.8)."""
 
     problem = Problem("upgrade-required", "Upgrade required", 426)
+    header_names = ("Upgrade",)
     detail = "a stream needs HTTP/1.1; behind nginx, set `proxy_http_version 1.1`"
     headers: Mapping[str, str] = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}
 
@@ -195,6 +200,7 @@ class Taken(CatalogueError):
     """Another item, `owner`, has this value of the field that no two items have in common."""
 
     problem = Problem("external-id-taken", "External id taken", 409)
+    header_names = ("Catalogue-Position",)
     detail = "the movie 7 has this external_id"
 
     def __init__(self, noun: str, field: str, owner: int) -> None:
@@ -209,6 +215,7 @@ class Unauthorized(CatalogueError):
     """The request needs a token, or another one than the invalid one that was sent."""
 
     problem = Problem("unauthorized", "Unauthorized", 401)
+    header_names = ("WWW-Authenticate",)
     detail = "the request needs a token; expected Authorization: Bearer mc_..."
 
     def __init__(self, text: str = "", *, is_token_sent: bool) -> None:
@@ -221,6 +228,7 @@ class Forbidden(CatalogueError):
     """The client's scopes do not include `scope`, which the request needs."""
 
     problem = Problem("forbidden", "Forbidden", 403)
+    header_names = ("WWW-Authenticate",)
     detail = "the token does not have the scope write"
 
     def __init__(self, scope: str) -> None:
@@ -248,6 +256,7 @@ class LimitReached(CatalogueError):
     """The client has used up a limit; `remaining` units are left (`retry_after` in seconds)."""
 
     problem = Problem("limit-reached", "Too many requests", 429)
+    header_names = ("Retry-After", "RateLimit", "RateLimit-Policy")
     detail = "the limit is 10 units per second; this request takes 1: try again in 3 s"
     retry_after: int
 
@@ -283,6 +292,7 @@ class Unavailable(CatalogueError):
 
     retry_after = 1
     problem = Problem("unavailable", "Service unavailable", 503)
+    header_names = ("Retry-After",)
     detail = "the service is temporarily unavailable; try again later"
 
     def __init__(self, text: str, refusal: Refusal) -> None:

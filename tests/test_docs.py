@@ -242,7 +242,8 @@ def test_clients_read_of_every_problem() -> None:
     listed = re.findall(r"^## ([a-z-]+)\n\n\*\*(\d{3} [^.]+)\.\*\*", text, re.MULTILINE)
 
     assert sorted(listed) == sorted(
-        (p.slug, f"{p.status} {p.title}") for p, _ in find_problems().values()
+        (slug, f"{each.problem.status} {each.problem.title}")
+        for slug, each in find_problems().items()
     )
 
 

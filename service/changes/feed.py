@@ -10,7 +10,9 @@ from datetime import datetime
 from math import inf
 from typing import Any, NamedTuple, get_type_hints
 
+from service.database import cache, clearing
 from service.database.caller import Caller
+from service.database.clearing import Expiry
 from service.database.query import Expected
 from service.database.replicas import Replicas
 from service.database.statements import Statements
@@ -38,6 +40,8 @@ class ChangeRow(NamedTuple):
     deleted_movie: str
 
 
+DETECT = "detect_changes"  # for lists from memory
+OLDEST = {"after": "0", "after_id": 0}  # before all changes that are kept
 QUERIES: Mapping[str, Expected] = {
     "get_changes": Expected(
         {**get_type_hints(ChangeRow), **COLUMN_TYPES},
@@ -45,10 +49,23 @@ QUERIES: Mapping[str, Expected] = {
         "GET the changes, and lists of all movies",
         in_order=True,
     ),
+    "clear_changes": Expected(
+        {"cleared": int, "last_transaction": str, "last_id": int},
+        [{"keep_days": 1, **OLDEST, "at_most": 0}],
+        clearing.USED_BY,
+        writes=True,
+    ),
+    DETECT: cache.EXPECTED,
+    "measure_changes_delay": Expected({"seconds": float}, [{}], clearing.MEASURED),
 }
 FIRST_OF_MOVIE = len(ChangeRow._fields)  # of its columns
 PAGE_CHANGES = 100
 END_S = 1.0  # for which the end of the feed is remembered, if it is on
+
+
+def make_expiry(keep_days: int) -> Expiry:
+    """Return how to delete the changes that are older."""
+    return Expiry("clear_changes", {"keep_days": keep_days}, OLDEST)
 
 
 class CursorExpired(CatalogueError):

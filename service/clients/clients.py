@@ -85,7 +85,11 @@ QUERIES: Mapping[str, Expected] = {
         get_type_hints(StoredClient), [{"ids": "{}"}], "a request with a token"
     ),
     "mark_clients_used": Expected(
-        {"id": int}, [{"ids": "{}"}], "the first request of a client on a day", writes=True
+        {"id": int},
+        [{"ids": "{}"}],
+        "the first request of a client on a day",
+        writes=True,
+        own_tables=["clients"],
     ),
 }
 

@@ -44,6 +44,7 @@ class Resource(Generic[Item]):
     `update_<table>(updates, all_or_none)` and `delete_<table>(deletions, all_or_none)`. The name of
     a constraint is `<table>_<field>_<rule>`.
 
+    `own_tables`: those that triggers of its table fill (`Expected`).
     `unique`: an optional field of text that no two items have in common, by its unique index
     `<table>_<unique>_unique`; then there are `find_<table>(<unique>s)` and
     `put_<table>(<table>, all_or_none)`, too.
@@ -54,6 +55,7 @@ class Resource(Generic[Item]):
     row: type[Item]  # a NamedTuple of the columns with their types; the first one is `id`
     fields: Sequence[str]  # that clients send
     unique: str = ""
+    own_tables: Sequence[str] = ()
 
     @cached_property
     def make(self) -> Callable[[Sequence[Any]], Item]:
@@ -71,7 +73,7 @@ class Resource(Generic[Item]):
         created = {"transaction": int, "position": int, **self.columns}
         written = {"transaction": int, "number": int, "outcome": str, **self.columns}
         noun, table, unique = self.noun, self.table, self.unique
-        write = partial(Expected, writes=True)
+        write = partial(Expected, writes=True, own_tables=self.own_tables)
         both = {"all_or_none": False}
         expected = {
             f"get_{table}": Expected(self.columns, [{"ids": "{}"}], f"GET a {noun}"),

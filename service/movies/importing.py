@@ -16,9 +16,12 @@ from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import CatalogueError, Failure, Invalid, Malformed, OperatorError
 from service.movies.exporting import write_file
+from service.movies.movie import MOVIES
 from service.movies.rows import FileRow, convert_file_errors, read_record
 
-_expect = partial(Expected, used_by="import", writes=True, by_command=True)
+_expect = partial(
+    Expected, used_by="import", writes=True, by_command=True, own_tables=MOVIES.own_tables
+)
 QUERIES: Mapping[str, Expected] = {
     "reserve_movie_ids": _expect({"drawn": int}, [{"highest": 0}]),
     "import_movies": _expect({}, [{"movies": "[]"}]),

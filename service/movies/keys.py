@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import orjson
 
+from service.database import clearing
 from service.database.caller import NOBODY, Caller
+from service.database.clearing import Expiry
 from service.database.query import Expected, Row
 from service.database.sharing import Rows, SharedStatements, join_payloads, list_callers
 from service.database.statements import Statements
@@ -24,13 +26,25 @@ from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
 FOUND = {"transaction": int, "request": int, "position": int}
-USED_BY = "POST with an Idempotency-Key"
-SAMPLES = [{"requests": "[]"}]
 CREATE, GET = "create_movies_once", "get_idempotent_responses"
+KEY_IS_USED = "idempotency_keys_pkey"  # another process has just used it
+_expect = partial(
+    Expected,
+    samples=[{"requests": "[]"}],
+    used_by="POST with an Idempotency-Key",
+    writes=True,
+    own_tables=(*MOVIES.own_tables, "idempotency_keys"),
+    lost_race=KEY_IS_USED,
+)
 QUERIES: Mapping[str, Expected] = {
-    CREATE: Expected(FOUND | {"outcome": str, **COLUMN_TYPES}, SAMPLES, USED_BY, writes=True),
-    GET: Expected(FOUND | {"fingerprint": str, **COLUMN_TYPES}, SAMPLES, USED_BY, writes=True),
+    CREATE: _expect(FOUND | {"outcome": str, **COLUMN_TYPES}),
+    GET: _expect(FOUND | {"fingerprint": str, **COLUMN_TYPES}),
+    "clear_idempotency_keys": Expected(
+        {"cleared": int}, [{"at_most": 0}], clearing.USED_BY, writes=True
+    ),
+    "estimate_idempotency_keys": Expected({"keys": int}, [{}], clearing.MEASURED),
 }
+EXPIRY = Expiry("clear_idempotency_keys")
 
 # Between tries, while another request uses the key; after the last try, the client gets a 409.
 RETRY_PAUSE_S = 0.05
@@ -204,7 +218,7 @@ class IdempotentCreates:
         try:
             response = await self._store.resender.send(create)
         except RuleBroken as error:
-            if error.rule == "idempotency_keys_pkey":  # another process has just used it
+            if error.rule == KEY_IS_USED:
                 return None
             raise
         finally:

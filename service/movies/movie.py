@@ -36,7 +36,14 @@ class Movie(NamedTuple):
 COLUMNS = Movie._fields
 READ_ONLY = ("id", "version", "created_at", "updated_at")
 FIELDS = tuple(name for name in COLUMNS if name not in READ_ONLY)  # clients send these
-MOVIES = Resource("movie", "movies", Movie, FIELDS, unique="external_id")
+MOVIES = Resource(
+    "movie",
+    "movies",
+    Movie,
+    FIELDS,
+    unique="external_id",
+    own_tables=("movie_changes", "movie_feed", "search_words"),
+)
 COLUMN_TYPES = MOVIES.columns
 QUERIES = MOVIES.expect_queries()
 FIRST_FORM = 0xEE72D14C

@@ -30,6 +30,7 @@ QUERIES: Mapping[str, Expected] = {
         [{"id": "0"}],
         "restore a movie",
         writes=True,
+        own_tables=MOVIES.own_tables,
     ),
 }
 
@@ -38,6 +39,7 @@ class NotDeleted(CatalogueError):
     """The movie is there."""
 
     problem = Problem("not-deleted", "Movie not deleted", 409)
+    header_names = ("Catalogue-Position",)
     detail = "the movie is there: only a deleted one can be restored"
 
 
@@ -45,6 +47,7 @@ class NotKept(CatalogueError):
     """The movie was deleted so long ago that the feed does not have it any more."""
 
     problem = Problem("not-kept", "Movie not kept", 410)
+    header_names = ("Catalogue-Position",)
     detail = "the movie was deleted too long ago: it is not kept any more"
 
 

@@ -33,7 +33,7 @@ SECURITY_SCHEME = {
     "description": "The operator of the service gives tokens to clients, of the scope `read`, or"
     " `write`, which includes `read`.",
 }
-TAGS = {  # a resource may have one of its own
+TAGS = {  # each operation has one of these
     "Movies": "The movies of the catalogue and their genres.",
     "Health": "Checks for probes and load balancers.",
     "Reference": "The description of this API.",
@@ -69,18 +69,6 @@ HEADERS = {
     "WWW-Authenticate": _header("`Bearer` (RFC 6750), and what is missing.", required=False),
     "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep it; for lists, the operator decides."),
-}
-PROBLEM_HEADERS = {  # by slug
-    "unauthorized": ("WWW-Authenticate",),
-    "forbidden": ("WWW-Authenticate",),
-    "idempotency-key-in-use": ("Retry-After",),
-    **dict.fromkeys(
-        ("not-found", "external-id-taken", "precondition-failed", "not-deleted", "not-kept"),
-        ("Catalogue-Position",),
-    ),
-    "upgrade-required": ("Upgrade",),
-    "limit-reached": ("Retry-After", "RateLimit", "RateLimit-Policy"),
-    "unavailable": ("Retry-After",),
 }
 REQUEST_ID = parameter(
     "X-Request-Id",
@@ -123,7 +111,7 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         servers=[{"url": "/", "description": "the service that this document comes from"}],
-        tags=[{"name": name, "description": TAGS.get(name, "")} for name in tags],
+        tags=[{"name": name, "description": TAGS[name]} for name in tags],
         plugins=[MarshmallowPlugin(schema_name_resolver=_name_schema)],
     )
     spec.components.security_scheme(TOKEN, SECURITY_SCHEME)
@@ -185,20 +173,22 @@ def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
     Its name has the slugs of its problems, separated by dots.
     """
     known = find_problems()
-    problems = sorted(known[slug] for slug in set(slugs))
+    kinds = [known[slug] for slug in sorted(set(slugs))]
     names = {}
-    for status in sorted({problem.status for problem, _ in problems}):
-        same = {each.slug: (each, detail) for each, detail in problems if each.status == status}
-        names[status] = ".".join(same)
+    for status in sorted({kind.problem.status for kind in kinds}):
+        same = [kind for kind in kinds if kind.problem.status == status]
+        names[status] = ".".join(kind.problem.slug for kind in same)
         if names[status] not in spec.components.responses:
-            headers = [PROBLEM_HEADERS.get(slug, ()) for slug in same]
             examples = {
-                slug: {"summary": each.title, "value": make_document(each, detail)}
-                for slug, (each, detail) in same.items()
+                each.problem.slug: {
+                    "summary": each.problem.title,
+                    "value": make_document(each.problem, each.detail),
+                }
+                for each in same
             }
             described = response(
-                ", or ".join(each.title for each, _ in same.values()),
-                tuple(chain.from_iterable(headers)),
+                ", or ".join(each.problem.title for each in same),
+                tuple(chain.from_iterable(each.header_names for each in same)),
                 {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
             )
             spec.components.response(names[status], described)

@@ -29,9 +29,11 @@ CONTENT_TYPE = "application/problem+json"
 AN_ID = "{} takes an id of 1 to 2^63-1 in digits, without leading zeros"
 
 
-def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, tuple[Problem, str]]:
-    """Return all problems by slug, each with the detail of the first class that has it."""
-    found = {kind.problem.slug: (kind.problem, kind.detail)}
+def find_problems(
+    kind: type[CatalogueError] = CatalogueError,
+) -> dict[str, type[CatalogueError]]:
+    """Return the first class of each problem, by slug."""
+    found = {kind.problem.slug: kind}
     for each in kind.__subclasses__():
         found = find_problems(each) | found
     return found

@@ -15,7 +15,7 @@ from support import Environment, Execute, Patch, add_movies, get_app, hold, run_
 from service.changes import feed as changes
 from service.changes import handlers as web_changes
 from service.changes import waiting as waiting_changes
-from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor
+from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor, make_expiry
 from service.changes.handlers import decode_change, encode_change
 from service.changes.waiting import Waiting, divide_page
 from service.database import clearing
@@ -24,6 +24,8 @@ from service.database.migrations import session as migration_session
 from service.database.statements import Statements
 from service.web.middleware import CYCLE
 from service.web.pages import seal
+
+EXPIRY = make_expiry(keep_days=7)
 
 PATH = "/v1/changes"
 ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')"
@@ -537,9 +539,9 @@ async def test_cleared_changes_expire_cursors(
     behind = await find_end(client)
     add_movies(execute, "d")
     execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id < 4")
-    keeper = Clearing(statements, keep_days=7)
+    keeper = Clearing(statements, [EXPIRY])
 
-    cleared = [await keeper.clear("clear_changes") for _ in range(3)]
+    cleared = [await keeper.clear(EXPIRY) for _ in range(3)]
 
     assert cleared == [2, 1, 0]
     assert await expired(client, before)
@@ -560,9 +562,9 @@ async def test_processes_that_clear_in_turn_leave_nothing_behind(
             f" select '{transaction}', n, n, 1, 'created', now() - interval '1 year'"
             f" from unnest(array{[*ids]}) as n"
         )
-    keepers = [Clearing(statements, keep_days=7) for _ in range(2)]
+    keepers = [Clearing(statements, [EXPIRY]) for _ in range(2)]
 
-    cleared = [await keepers[number % 2].clear("clear_changes") for number in range(6)]
+    cleared = [await keepers[number % 2].clear(EXPIRY) for number in range(6)]
 
     assert sum(cleared) == 11
     assert execute("select transaction, id from movie_changes") == []
@@ -574,12 +576,12 @@ async def test_two_processes_do_not_clear_at_once(
     """One clears, the other one does not wait for it."""
     add_movies(execute, "a")
     execute("update movie_changes set changed_at = now() - interval '8 days'")
-    keeper = Clearing(statements, keep_days=7)
+    keeper = Clearing(statements, [EXPIRY])
 
     with hold(database, "select from movie_feed for update") as other:
-        first = await keeper.clear("clear_changes")
+        first = await keeper.clear(EXPIRY)
         other.rollback()
-    second = await keeper.clear("clear_changes")
+    second = await keeper.clear(EXPIRY)
 
     assert (first, second) == (0, 1)
 
@@ -638,7 +640,7 @@ async def test_a_restored_dump_does_not_expire_new_cursors(
     assert len(await read_all(client, 2)) == len(await read_all(client, 2, after)) == 2
 
     execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id = 1")
-    await Clearing(statements, keep_days=7).clear("clear_changes")
+    await Clearing(statements, [EXPIRY]).clear(EXPIRY)
 
     assert await expired(client, after)
 

@@ -14,6 +14,7 @@ from servers import fetch, run, standby
 from support import FAST, Execute, hold, wait_until
 
 from service.app import EXPECTED
+from service.changes.feed import DETECT
 from service.database import cache as caching
 from service.database import embedded, query_files
 from service.database.cache import ResultCache
@@ -44,7 +45,7 @@ def keep(cache: ResultCache[str], size: int = 1, key: str = "key") -> None:
 async def cache(statements: Statements, execute: Execute) -> ResultCache[str]:
     """A cache with a result that was found to be current; there is a movie."""
     execute(ADD)
-    cache = ResultCache[str](statements, is_on=True)
+    cache = ResultCache[str](statements, DETECT)
     keep(cache)
     assert await cache.get("key", NOBODY) is None  # nothing is known before the first check
     keep(cache)

@@ -22,9 +22,9 @@ from support import (
 
 from service import config
 from service.app import EXPECTED
+from service.changes.switching import switch_feed
 from service.config import Config
 from service.database import query_files
-from service.database.migrations import runner as migrations
 from service.database.query import Query
 from service.database.query_testing import CALLS, Call, Rows, Values, compare, run_tests
 from service.errors import Contended, FileError
@@ -341,7 +341,7 @@ def test_the_feed_may_be_off(settings: Callable[..., Config]) -> None:
     """Then everything else is tested, and the report says so."""
     reports: list[str] = []
     off = settings(changes__keep_days=0)
-    migrations.switch_feed(off.database.url, lambda _: None, is_on=False)
+    switch_feed(off.database.url, lambda _: None, is_on=False)
 
     run_tests(off, LOADED, reports.append)
 

@@ -29,7 +29,7 @@ from service.database.migrations import runner as migrations
 from service.database.statements import Statements
 from service.database.store import Store
 from service.movies import keys as idempotency
-from service.movies.keys import IdempotentCreates
+from service.movies.keys import EXPIRY, IdempotentCreates
 from service.movies.movie import MOVIES
 
 MIGRATIONS = ROOT / "migrations"
@@ -360,17 +360,17 @@ async def test_expired_keys_are_cleared_in_portions(
 ) -> None:
     """The oldest first; valid keys, and those that another session has locked, stay."""
     monkeypatch.setattr(clearing, "BATCH_ROWS", 2)
-    keys = Clearing(statements, keep_days=0)
+    keys = Clearing(statements, [EXPIRY])
     for key in "abcde":
         await creates.create(key, FIELDS)
     execute(EXPIRE + " - interval '1 minute' where key in ('b', 'c')")
     execute(EXPIRE + " where key in ('a', 'd')")
 
     with hold(database, "select 1 from idempotency_keys where key = 'd' for update"):
-        first = await keys.clear("clear_idempotency_keys")
+        first = await keys.clear(EXPIRY)
         left = execute("select key from idempotency_keys order by key")
-        second = await keys.clear("clear_idempotency_keys")
-        third = await keys.clear("clear_idempotency_keys")
+        second = await keys.clear(EXPIRY)
+        third = await keys.clear(EXPIRY)
 
     assert (first, left, second, third) == (2, [("a",), ("d",), ("e",)], 1, 0)
     assert execute("select key from idempotency_keys order by key") == [("d",), ("e",)]

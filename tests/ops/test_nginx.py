@@ -363,7 +363,7 @@ async def test_what_nginx_itself_refuses_is_a_problem(
     assert f"content-type: {CONTENT_TYPE}" in lines
     problem = json.loads(body)
     assert f"x-request-id: {problem['request_id']}" in lines
-    kind, _ = find_problems()[slug]
+    kind = find_problems()[slug].problem
     assert problem["type"] == f"{REFERENCE}#{slug}"
     assert (problem["title"], problem["status"]) == (kind.title, kind.status)
 

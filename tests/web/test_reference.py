@@ -401,7 +401,7 @@ async def test_the_type_of_a_problem_leads_to_its_section(client: Client) -> Non
     for slug in find_problems():
         assert f'id="{slug}"' in page, slug
         assert f'href="#{slug}"' in page, slug
-    assert find_problems()["not-found"][1] == "there is no movie with this id"  # its example
+    assert find_problems()["not-found"].detail == "there is no movie with this id"  # its example
 
 
 async def test_the_documents_are_on_the_page(client: Client) -> None:
