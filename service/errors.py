@@ -30,7 +30,7 @@ class CatalogueError(Exception):
     `detail`: for clients, if the error has no text; for the reference, it is an example.
     """
 
-    problem: ClassVar[Problem] = Problem("internal-error", "Internal server error", 500)
+    problem = Problem("internal-error", "Internal server error", 500)
     detail = "unexpected error; the log has the details"
     failures: Sequence[Failure] = ()
     retry_after: int | None = None  # seconds, if a repeat may succeed

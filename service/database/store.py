@@ -36,6 +36,24 @@ Item = TypeVar("Item")
 REFUSALS = frozenset(("missing", "failed", "taken", "locked"))
 
 
+class NothingWritten(CatalogueError):
+    """Of several items, some could not be written, so none was; the problem is the first one's.
+
+    `errors`: of these, by index. `name`: of the field that has the items.
+    """
+
+    def __init__(self, errors: Mapping[int, CatalogueError], name: str) -> None:
+        first = next(iter(errors.values()))
+        super().__init__(str(first))
+        self.errors = errors
+        self.problem, self.detail, self.transaction = first.problem, first.detail, first.transaction
+        self.failures = [
+            Failure(f"{name}/{index}/{failure.field}".rstrip("/"), failure.detail)
+            for index, each in errors.items()
+            for failure in each.failures or [Failure("", str(each) or each.detail)]
+        ]
+
+
 @dataclass(frozen=True)
 class Resource(Generic[Item]):
     """What the store of a resource needs to know.
@@ -68,7 +86,7 @@ class Resource(Generic[Item]):
         hints = get_type_hints(self.row).items()
         return {n: get_args(h)[0] if isinstance(h, UnionType) else h for n, h in hints}
 
-    def expect_queries(self, *, updates: bool = True) -> dict[str, Expected]:
+    def expect_queries(self) -> dict[str, Expected]:
         """Return what the store expects of its queries."""
         created = {"transaction": int, "position": int, **self.columns}
         written = {"transaction": int, "number": int, "outcome": str, **self.columns}
@@ -79,10 +97,10 @@ class Resource(Generic[Item]):
             f"get_{table}": Expected(self.columns, [{"ids": "{}"}], f"GET a {noun}"),
             f"create_{table}": write(created, [{table: "[]"}], f"POST a {noun}"),
             f"delete_{table}": write(written, [{"deletions": "[]", **both}], f"DELETE a {noun}"),
+            f"update_{table}": write(
+                written, [{"updates": "[]", **both}], f"PATCH and PUT a {noun}"
+            ),
         }
-        if updates:
-            used_by = f"PATCH and PUT a {noun}"
-            expected[f"update_{table}"] = write(written, [{"updates": "[]", **both}], used_by)
         if unique:
             used_by = f"GET {table} by {unique}"
             expected[f"find_{table}"] = Expected(self.columns, [{f"{unique}s": "[]"}], used_by)
@@ -110,6 +128,16 @@ class Resource(Generic[Item]):
         if outcome == "taken":
             return Taken(self.noun, self.unique, item_id)
         return NotFound(self.noun) if outcome == "missing" else PreconditionFailed()
+
+    def find_refusal(self, results: Sequence[object]) -> NothingWritten | Contended | None:
+        """Return the error that says why nothing was written, or None if no result is an error.
+
+        It is the first `Contended`, so that the client tries again; else `NothingWritten` with all
+        the errors by their indexes.
+        """
+        errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
+        contended = (each for each in errors.values() if isinstance(each, Contended))
+        return next(contended, NothingWritten(errors, self.table) if errors else None)
 
     def to_invalid(self, broken: RuleBroken, field: str = "") -> Invalid:
         """Convert a violated constraint; `field`: else that of its name."""
@@ -158,14 +186,6 @@ class Written(NamedTuple, Generic[Item]):
     transaction: int
 
 
-class NothingWritten(Exception):
-    """Of several items, some could not be written, so none was; `errors`: of these, by index."""
-
-    def __init__(self, errors: Mapping[int, CatalogueError]) -> None:
-        super().__init__()
-        self.errors = errors
-
-
 class Store(Generic[Item]):
     """Get, create, update and delete items; every method may raise `Unavailable`.
 
@@ -194,11 +214,9 @@ class Store(Generic[Item]):
             f"{verb}_{resource.table}" for verb in ("get", "create", "update", "delete")
         )
         self._find_query, self._put_query = f"find_{resource.table}", f"put_{resource.table}"
-        self._parameters = {
-            self._put_query: resource.table,
-            self._update_query: "updates",
-            self._delete_query: "deletions",
-        }
+        self._parameters = {self._update_query: "updates", self._delete_query: "deletions"}
+        if resource.unique:
+            self._parameters[self._put_query] = resource.table
         self._gets = SharedStatements(
             self._get, is_repeatable=True, rows_metric=rows(self._get_query)
         )
@@ -344,7 +362,7 @@ class Store(Generic[Item]):
         async def send() -> list[Written[Item] | None]:
             found = await self._send_writes(query, payloads, [caller], all_or_none=True)
             written = [found.get(key) for key in payloads]
-            if refusal := find_refusal(written):
+            if refusal := self._resource.find_refusal(written):
                 raise refusal
             return cast("list[Written[Item] | None]", written)
 
@@ -415,14 +433,3 @@ class Store(Generic[Item]):
 
 def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
     return orjson.dumps({"number": number, "replace": replace, **fields})
-
-
-def find_refusal(results: Sequence[object]) -> NothingWritten | Contended | None:
-    """Return the error that says why nothing was written, or None if no result is an error.
-
-    It is the first `Contended`, so that the client tries again; else `NothingWritten` with all
-    the errors by their positions.
-    """
-    errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
-    contended = (each for each in errors.values() if isinstance(each, Contended))
-    return next(contended, NothingWritten(errors) if errors else None)

@@ -13,7 +13,7 @@ from aiohttp import web
 from marshmallow import ValidationError
 from marshmallow.validate import Range
 
-from service.database.store import ALWAYS, Change, Condition, NothingWritten, Store, Written
+from service.database.store import ALWAYS, Change, Condition, Store, Written
 from service.errors import (
     Failure,
     Invalid,
@@ -305,19 +305,11 @@ class Batches:
 
 @contextmanager
 def _naming_entries() -> Iterator[None]:
-    """Name the entries of a strict batch that an error is about."""
+    """Name the entries of a strict batch: PostgreSQL does not say which movie it refuses."""
     try:
         yield
-    except NothingWritten as none:
-        error = next(iter(none.errors.values()))
-        error.failures = [
-            Failure(f"movies/{place}/{failure.field}".rstrip("/"), failure.detail)
-            for place, each in none.errors.items()
-            for failure in each.failures or [Failure("", str(each) or each.detail)]
-        ]
-        raise error from None
-    except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
-        raise MOVIES.to_invalid(error, "movies") from error
+    except RuleBroken as error:
+        raise MOVIES.to_invalid(error, MOVIES.table) from error
 
 
 def _put_result(written: Written[Movie]) -> Result:

@@ -21,7 +21,7 @@ from service.database.clearing import Expiry
 from service.database.query import Expected, Row
 from service.database.sharing import Rows, SharedStatements, join_payloads, list_callers
 from service.database.statements import Statements
-from service.database.store import REFUSALS, NothingWritten, Store, Written, find_refusal
+from service.database.store import REFUSALS, NothingWritten, Store, Written
 from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
@@ -67,7 +67,7 @@ class Response(NamedTuple):
 
 
 Run = Callable[[], Awaitable[Response | None]]
-Result = Response | NothingWritten | CatalogueError
+Result = Response | CatalogueError
 
 
 class IdempotentCreates:
@@ -139,7 +139,7 @@ class IdempotentCreates:
         refusals = [
             MOVIES.refuse(row[0], row[3], row[4]) if row[3] in REFUSALS else None for row in rows
         ]
-        return find_refusal(refusals) or response
+        return MOVIES.find_refusal(refusals) or response
 
     async def create(
         self, key: str, fields: Mapping[str, object], caller: Caller = NOBODY

@@ -146,7 +146,7 @@ def _respond_to_error(request: web.Request, error: Exception) -> web.StreamRespo
         request[CONTEXT].report(error)
         return web.Response(status=NGINX_CLIENT_CLOSED)
     if isinstance(error, web.HTTPNotFound):
-        error = PathNotFound(problems.describe_path(request))
+        error = PathNotFound()
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
         if request.method == "OPTIONS":

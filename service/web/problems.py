@@ -26,7 +26,6 @@ log = structlog.get_logger()
 
 REFERENCE = "/v1/docs"  # the page has a section for every slug
 CONTENT_TYPE = "application/problem+json"
-AN_ID = "{} takes an id of 1 to 2^63-1 in digits, without leading zeros"
 
 
 def find_problems(
@@ -89,20 +88,3 @@ def make_document(
         **({"errors": failures} if failures else {}),
         "request_id": request_id,
     }
-
-
-def describe_path(request: web.Request) -> str | None:
-    """Name the path that the client may have meant, or say what an id is."""
-    path = request.rel_url.raw_path
-    shorter = path.rstrip("/")
-    description = None
-    for resource in request.app.router.resources():
-        pattern = resource.get_info().get("pattern")
-        for meant in (shorter, f"/v1{shorter}"):
-            exists = pattern.fullmatch(meant) if pattern else meant == resource.canonical
-            if exists and meant != path:
-                return f"did you mean {meant}?"
-        before, has_id, _ = resource.canonical.partition("{id}")
-        if has_id and before.removeprefix("/v1") in path:
-            description = description or AN_ID.format(resource.canonical)
-    return description
