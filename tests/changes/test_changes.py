@@ -344,7 +344,7 @@ def watch_polls(monkeypatch: Patch, gate: asyncio.Event | None = None) -> Counte
 
     async def spy(self: Statements, name: str, *given: Any, **options: Any) -> Any:
         if name == "get_changes":
-            kind = "request" if options["waiting"] else "poll"
+            kind = "request" if options["callers"] else "poll"
             sent[kind] += 1
             if kind == "poll" and gate:
                 await gate.wait()

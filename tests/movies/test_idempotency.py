@@ -343,11 +343,11 @@ async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Exe
     execute(EXPIRE)
     other = {"title": "Another", "year": 2000, "runtime": 90, "genres": ["drama", "war"]}
 
-    movie, is_first_replayed = await creates.create("a", other)
-    again = await creates.create("a", other)
+    first, is_first_replayed = await creates.create("a", other)
+    again, is_replayed = await creates.create("a", other)
 
-    assert movie._asdict().items() >= other.items()
-    assert (is_first_replayed, again) == (False, (movie, True))
+    assert first.item._asdict().items() >= other.items()
+    assert (is_first_replayed, is_replayed, again.item) == (False, True, first.item)
     assert execute("select count(*), min(expires_at) > now() from idempotency_keys") == [(1, True)]
 
 
