@@ -136,14 +136,12 @@ IDEMPOTENCY_KEY = parameter(
     examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
 )
 IF_MODIFIED_SINCE = parameter(
-    "If-Modified-Since", "header", "A `Last-Modified`; 304 if the movie has not changed since."
+    "If-Modified-Since", "header", "A `Last-Modified`; 304 if it has not changed since."
 )
 PRECONDITIONS = (
     parameter("If-Match", "header", "412 if none of these `ETag`s is current.", pattern=ETAGS),
     parameter("If-None-Match", "header", "412 if one of these `ETag`s is current.", pattern=ETAGS),
-    parameter(
-        "If-Unmodified-Since", "header", "A `Last-Modified`; 412 if the movie has changed since."
-    ),
+    parameter("If-Unmodified-Since", "header", "A `Last-Modified`; 412 if it has changed since."),
 )
 
 
