@@ -88,7 +88,8 @@ def describe_page(title: str, **more: Field[Any]) -> type[Schema]:
 def parameter(name: str, location: str, description: str, **shape: Any) -> Json:
     """Describe a path, query or header parameter: a string, or its JSON Schema is `shape`."""
     schema = STRING | shape
-    return {"name": name, "in": location, "description": description, "schema": schema}
+    style = {"style": "form", "explode": False} if schema["type"] == "array" else {}
+    return {"name": name, "in": location, "description": description, "schema": schema, **style}
 
 
 def response(description: str, headers: tuple[str, ...] = (), content: Json | None = None) -> Json:
@@ -113,7 +114,7 @@ def describe_body(schema: Schema, example: Json, *media_types: str) -> Json:
 
 
 def describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
-    """Describe the parameters of a query; arrays are repeated parameters, OpenAPI's default."""
+    """Describe the parameters of a query; arrays have commas, though repeating works, too."""
     return tuple(
         parameter(
             name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", **field.schema

@@ -212,7 +212,7 @@ KEPT_OF_OPERATIONS = ("operationId", "summary", "description", "requestBody")
 KEPT_HEADERS = ("If-Match", "Idempotency-Key", "Prefer")
 SENT_SCHEMAS = ("Input", "Patch", "Batch")  # the ends of the names of what clients send
 LEFT_OUT = {
-    *("pattern", "example", "examples", "headers", "x-streams", "format", "readOnly"),
+    *("pattern", "example", "examples", "headers", "x-streams", "format"),
     *("application/merge-patch+json", "x-enum-varnames", "minLength", "maxLength", "contact"),
 }
 
