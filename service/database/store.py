@@ -100,7 +100,7 @@ class Resource(Generic[Item]):
             return Contended(f"{what} is locked")
         if outcome == "taken":
             return Taken(self.noun, self.unique, item_id)
-        return NotFound(self.noun) if outcome == "missing" else PreconditionFailed()
+        return NotFound(self.noun) if outcome == "missing" else PreconditionFailed(self.noun)
 
     def to_invalid(self, broken: RuleBroken, field: str = "") -> Invalid:
         """Convert a violated constraint; `field`: else that of its name."""

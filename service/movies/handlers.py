@@ -12,7 +12,7 @@ from aiohttp import web
 
 from service.database.store import Change, Store
 from service.movies.keys import IdempotentCreates
-from service.movies.movie import ENTITY_TAG, FORM, Movie, movie_json
+from service.movies.movie import ENTITY_TAG, FORM, MOVIES, Movie, movie_json
 from service.movies.rules import MOVIE, OPTIONAL
 from service.web.bodies import BodyReader
 from service.web.contexts import CONTEXT
@@ -82,7 +82,7 @@ class Movies:
         """Delete the movie: 200 and the movie as it was."""
         movie_id = parse_id(request)
         condition = parse_preconditions(
-            request, MOVIE_TAG, movie_id, if_match_required=self.require_if_match
+            request, MOVIES.noun, MOVIE_TAG, movie_id, if_match_required=self.require_if_match
         )
         movie = await self.store.change(Change(movie_id, None, condition), request[CONTEXT])
         return respond(movie, JSON_HEADERS)
@@ -92,7 +92,7 @@ class Movies:
         sent = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
         changes = sent if partial else dict.fromkeys(OPTIONAL) | sent
         condition = parse_preconditions(
-            request, MOVIE_TAG, movie_id, if_match_required=self.require_if_match
+            request, MOVIES.noun, MOVIE_TAG, movie_id, if_match_required=self.require_if_match
         )
         movie = await self.store.change(Change(movie_id, changes, condition), request[CONTEXT])
         headers = movie_headers(movie)
