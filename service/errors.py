@@ -129,12 +129,18 @@ class PreconditionFailed(CatalogueError):
     header_names = ("Catalogue-Position",)
     detail = "the movie does not match the conditions of the request; compare its ETag"
 
+    def __init__(self, noun: str) -> None:
+        super().__init__(self.detail.replace("movie", noun))
+
 
 class PreconditionRequired(CatalogueError):
     """This deployment requires If-Match for updates and deletes."""
 
     problem = Problem("precondition-required", "Precondition required", 428)
     detail = "updates and deletes require If-Match with the ETag of the movie"
+
+    def __init__(self, noun: str) -> None:
+        super().__init__(self.detail.replace("movie", noun))
 
 
 class NotFound(CatalogueError):
@@ -241,7 +247,7 @@ class OriginNotAllowed(CatalogueError):
     """A page of an origin that is not in `cors_origins` sent a change."""
 
     problem = Problem("origin-not-allowed", "Origin not allowed", 403)
-    detail = "pages of this origin may not change movies"
+    detail = "pages of this origin may not change the catalogue"
 
 
 class Policy(NamedTuple):

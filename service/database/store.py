@@ -127,7 +127,7 @@ class Resource(Generic[Item]):
             return Contended(f"{what} is locked")
         if outcome == "taken":
             return Taken(self.noun, self.unique, item_id)
-        return NotFound(self.noun) if outcome == "missing" else PreconditionFailed()
+        return NotFound(self.noun) if outcome == "missing" else PreconditionFailed(self.noun)
 
     def find_refusal(self, results: Sequence[object]) -> NothingWritten | Contended | None:
         """Return the error that says why nothing was written, or None if no result is an error.

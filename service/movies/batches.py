@@ -299,7 +299,7 @@ class Batches:
             tags = Tags(any=False, tags=[tag])
             return Condition(select_versions(tags, MOVIE_TAG, entry["id"], strong=True))
         if self.require_if_match:
-            raise PreconditionRequired
+            raise PreconditionRequired(MOVIES.noun)
         return ALWAYS
 
 

@@ -152,10 +152,10 @@ MOVIE, IDENTIFIED_MOVIE = MovieInput(), IdentifiedMovieInput()
 OPTIONAL = tuple(name for name, field in MOVIE.fields.items() if not field.required)
 MovieOutput = make_schema(  # as responses have it
     "Movie",
-    id=field("read-only; never used again for another movie", 7, **BIGINT, readOnly=True),
+    id=field("read-only; never used again for another movie", 7, **BIGINT),
     **MOVIE.fields,
-    version=field("read-only; increases by 1 with every change", 1, minimum=1, readOnly=True),
-    created_at=time_field("read-only; RFC 3339, in UTC", readOnly=True),
-    updated_at=time_field("read-only; the time of the last change", readOnly=True),
-    etag=field("read-only; what `If-Match` takes", ENTITY_TAG % (7, 1), readOnly=True),
+    version=field("read-only; increases by 1 with every change", 1, minimum=1),
+    created_at=time_field("read-only; RFC 3339, in UTC"),
+    updated_at=time_field("read-only; the time of the last change"),
+    etag=field("read-only; what `If-Match` takes", ENTITY_TAG % (7, 1)),
 )

@@ -67,16 +67,16 @@ def parse_tags(request: web.Request, name: str) -> Tags | None:
     return Tags(any=False, tags=[Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)])
 
 
-def parse_required_date(request: web.Request, name: str) -> datetime:
+def parse_required_date(request: web.Request, name: str, noun: str) -> datetime:
     """Return the date of a header that a change depends on (RFC 9110, 5.6.7).
 
-    Raises `MalformedHeader` where RFC 9110, 13.1.4, would ignore the header, and change the movie.
+    Raises `MalformedHeader` where RFC 9110, 13.1.4, would ignore the header, and make the change.
     """
     lines = request.headers.getall(name)
     date = parse_date(lines[0]) if len(lines) == 1 and HTTP_DATE.fullmatch(lines[0]) else None
     if not date:
         found = quote(", ".join(lines))
-        raise MalformedHeader(f"{name} must be the Last-Modified of the movie, found {found}")
+        raise MalformedHeader(f"{name} must be the Last-Modified of the {noun}, found {found}")
     return date
 
 
@@ -125,7 +125,12 @@ def parse_qualities(accepted: str) -> dict[str, float]:
 
 
 def parse_preconditions(
-    request: web.Request, own_tag: re.Pattern[str], item_id: int, *, if_match_required: bool
+    request: web.Request,
+    noun: str,
+    own_tag: re.Pattern[str],
+    item_id: int,
+    *,
+    if_match_required: bool,
 ) -> Condition:
     """Return the conditions for changing this item (RFC 9110, 13.1).
 
@@ -134,7 +139,7 @@ def parse_preconditions(
     """
     headers = request.headers
     if if_match_required and hdrs.IF_MATCH not in headers:
-        raise PreconditionRequired
+        raise PreconditionRequired(noun)
     if (
         hdrs.IF_MATCH not in headers
         and hdrs.IF_NONE_MATCH not in headers
@@ -143,7 +148,7 @@ def parse_preconditions(
         return ALWAYS
     match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
     is_dated = not match and hdrs.IF_UNMODIFIED_SINCE in headers  # If-Match comes first: 13.2.2
-    since = parse_required_date(request, "If-Unmodified-Since") if is_dated else None
+    since = parse_required_date(request, "If-Unmodified-Since", noun) if is_dated else None
     if none_match and none_match.any:
         return Condition(versions=[])  # no item may exist: of one that exists, no version is right
     return Condition(

@@ -128,5 +128,9 @@ class Items(Generic[Item]):
 
     def _parse_condition(self, request: web.Request, item_id: int) -> Condition:
         return parse_preconditions(
-            request, self.kind.tag, item_id, if_match_required=self.require_if_match
+            request,
+            self.kind.resource.noun,
+            self.kind.tag,
+            item_id,
+            if_match_required=self.require_if_match,
         )

@@ -67,7 +67,7 @@ HEADERS = {
     "RateLimit-Policy": _header("The limit that was reached: its name, `q` units in `w` seconds."),
     "RateLimit": _header("What is left of the limit: `r` units, and more in `t` seconds."),
     "WWW-Authenticate": _header("`Bearer` (RFC 6750), and what is missing.", required=False),
-    "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
+    "Content-Location": _header("The path of what is in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep it; for lists, the operator decides."),
 }
 REQUEST_ID = parameter(

@@ -10,7 +10,18 @@ import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
 from metric_values import TOKEN, read_metrics
-from support import Environment, Execute, Patch, add_movies, get_app, hold, run_here, until
+from support import (
+    Environment,
+    Execute,
+    Patch,
+    add_movies,
+    copy_pages,
+    follow,
+    get_app,
+    hold,
+    run_here,
+    until,
+)
 
 from service.changes import feed as changes
 from service.changes import handlers as web_changes
@@ -251,6 +262,30 @@ async def test_a_transaction_that_is_open_holds_back_later_ones(
         other.commit()
 
     assert brief(await read_all(client, 2, after)) == [("created", 1, 1), ("created", 2, 1)]
+
+
+async def test_a_copy_is_right_whatever_the_order_of_a_movies_changes(
+    client: Client, database: str
+) -> None:
+    """A transaction may get its number before another one changes the row that it waits for."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    copy, after = await copy_pages(client)
+    seen = []
+    for method, sql in (
+        ("PATCH", "update movies set year = 2018"),
+        ("DELETE", "select restore_movies('{1}')"),
+    ):
+        with hold(database, "select pg_current_xact_id()") as other:
+            body = {"year": 2017} if method == "PATCH" else None
+            assert (await client.request(method, path, json=body)).status == 200
+            other.cursor().execute(sql)
+            other.commit()
+        seen += brief(await read_all(client, 2, after))
+        number, after = await follow(client, copy, after)
+        movie = (await (await client.get(path)).json())["movie"]
+        assert (number, copy) == (2, {1: movie["version"]})
+
+    assert seen == [("updated", 1, 3), ("updated", 1, 2), ("created", 1, 4), ("deleted", 1, 3)]
 
 
 async def test_the_feed_says_how_far_it_is_behind(

@@ -1,13 +1,20 @@
 """Tests conditional requests: ETags and preconditions (RFC 9110, 13)."""
 
+from dataclasses import replace
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
 from support import Execute, add_movies, add_trigger, movie_tag
+
+from service.errors import MalformedHeader, PreconditionRequired
+from service.movies.handlers import MOVIE_TAG
+from service.movies.movie import MOVIES
+from service.web.headers import parse_preconditions
 
 TAG = movie_tag()  # of a new movie 1
 OTHERS_TAG = movie_tag(movie_id=2)
@@ -248,3 +255,16 @@ async def test_a_date_out_of_range_is_no_server_error(client: Client) -> None:
         assert (await write(client, "PATCH", If_Unmodified_Since=date)).status == 200
     for date in ("Mon, 01 Jan 0001 00:00:00 +2359", "Fri, 31 Dec 9999 23:59:59 -2359"):
         assert (await write(client, "PATCH", If_Unmodified_Since=date)).status in (400, 412)
+
+
+def test_errors_name_what_the_resource_has() -> None:
+    """A resource of another noun has no errors about movies."""
+    request = make_mocked_request("PATCH", "/", headers={"If-Unmodified-Since": "yesterday"})
+
+    for required, error in ((True, PreconditionRequired), (False, MalformedHeader)):
+        with pytest.raises(error, match="of the actor"):
+            parse_preconditions(request, "actor", MOVIE_TAG, 7, if_match_required=required)
+    actors = replace(MOVIES, noun="actor", table="actors")
+    for outcome in ("missing", "failed", "taken"):
+        assert "actor" in str(actors.refuse(outcome, 7))
+        assert "movie" not in str(actors.refuse(outcome, 7))
