@@ -266,5 +266,5 @@ def test_errors_name_what_the_resource_has() -> None:
             parse_preconditions(request, "actor", MOVIE_TAG, 7, if_match_required=required)
     actors = replace(MOVIES, noun="actor", table="actors")
     for outcome in ("missing", "failed", "taken"):
-        assert "actor" in str(actors.refuse(outcome, 7))
-        assert "movie" not in str(actors.refuse(outcome, 7))
+        assert "actor" in str(actors.refuse(1, outcome, 7))
+        assert "movie" not in str(actors.refuse(1, outcome, 7))

@@ -1,5 +1,6 @@
 """Tests the OpenAPI document and the page: complete, without dead links or foreign files."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
