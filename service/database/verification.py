@@ -35,7 +35,9 @@ DRIVER_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
 
 QUERIES: Mapping[str, Expected] = {
-    "get_applied_migrations": Expected({"version": str}, [{}], "readiness and start-up"),
+    "get_applied_migrations": Expected(
+        {"version": str, "fault": str}, [{}], "readiness and start-up"
+    ),
     "get_schema_faults": Expected({"fault": str}, [{}], "start-up and `queries`"),
 }
 
@@ -172,20 +174,19 @@ async def verify_database(
         faults = await _fetch(cursor, queries["get_schema_faults"].sql)
     if reason := "; ".join([fault for (fault,) in faults]):
         if refuse_faults:
-            raise OperatorError(f"the schema lacks what the service needs: {reason}")
-        remedy = "restore it, or delete its name from get_schema_faults in queries/schema.sql"
-        log.warning("schema incomplete", reason=reason, remedy=remedy)
+            raise OperatorError(f"the schema is not as the service needs it: {reason}")
+        log.warning("schema incomplete", reason=reason)
     return not is_read_only
 
 
-def require_migrations(
-    versions: Iterable[str], applied: Iterable[tuple[str]], hint: str = ""
-) -> None:
+def require_migrations(versions: Iterable[str], applied: Sequence[Row], hint: str = "") -> None:
     """Raise `Unavailable` unless all migrations of this checkout are among the applied rows.
 
     Others are fine: while a release goes out, the schema is ahead of the code that it replaces.
     """
-    if missing := sorted(set(versions) - {version for (version,) in applied}):
+    if fault := next((fault for _, fault in applied), None):
+        raise Unavailable(fault, Refusal.NOT_READY)
+    if missing := sorted(set(versions) - {version for version, _ in applied}):
         raise Unavailable(
             f"migration {missing[0]} has not been applied: run python -m service migrate{hint}",
             Refusal.NOT_READY,

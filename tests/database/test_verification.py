@@ -334,6 +334,14 @@ ACT = (
 )
 ADD = "insert into movies (title, year, runtime, genres) values ('a', 2000, 1, '{a}')"
 BEHIND = f"{ACT} zzzz before update on movies for each row execute function act()"
+BEHIND_OF_CLIENTS = (
+    f"{BEHIND.replace('on movies', 'on clients')}; create trigger zzz_clients_keep_version"
+    " before update on clients for each row execute function act()"
+)
+HIDE_CLIENTS = (
+    "alter table clients enable row level security;"
+    " create policy readable on clients for select using (true)"
+)
 ADD_TO_KEPT = "alter table kept add constraint movies_runtime_positive check (runtime > 0)"
 DROP = "alter table movies drop constraint movies_runtime_positive"
 OFF = "select switch_movie_feed(false)"
@@ -399,7 +407,22 @@ RESORTED_ALL = (
         ("alter table movies alter year drop not null", "not null of column year is missing"),
         ("alter table movies alter version drop default", "default of column version is missing"),
         ("delete from movie_feed", "row of movie_feed is missing"),
-        ("alter table movies enable row level security", "row level security of movies is enabled"),
+        (
+            "alter table movies enable row level security",
+            "row level security of movies is enabled, and no policy is for select, insert, update,",
+        ),
+        (
+            HIDE_CLIENTS,
+            "row level security of clients is enabled, and no policy is for insert, update, delete",
+        ),
+        (
+            "grant execute on function movies_record_created() to public",
+            "function movies_record_created() can be used by public in other triggers",
+        ),
+        (
+            BEHIND_OF_CLIENTS,
+            "trigger zzzz runs behind zzz_clients_keep_version, so that its changes have ",
+        ),
         (
             f"{ADD}; truncate search_words",
             "search_words is empty, so that nothing is suggested: run select add_search_words()",
@@ -437,22 +460,30 @@ RESORTED_ALL = (
         ),
         (
             BEHIND,
-            f"trigger zzzz runs behind {LAST}, so that its changes have no version: rename it",
+            f"trigger zzzz runs behind {LAST}, so that its changes have no version",
         ),
     ],
 )
 async def test_what_the_schema_lacks_is_logged(
     settings: Callable[..., Config], execute: Execute, logs: Logs, sql: str, fault: str
 ) -> None:
-    """By the start, which goes on: the service may work for long without it."""
+    """By the start, which goes on. After the statements that the line names, nothing is wrong."""
     ((name,),) = execute("select current_database()")
     execute(sql.replace("DATABASE", name))
 
     await verify_queries(settings(), LOADED)
-
     (line,) = logs
+    verb, _, remedy = line["reason"].rpartition(": ")[2].partition(" ")
+    logs.clear()
+    if verb == "run" and "setval" not in sql:  # no sequence of PostgreSQL goes further
+        for statement in remedy.partition(", or ")[0].split(";"):
+            execute(statement)
+        await verify_queries(settings(), LOADED)
+
     assert (line["event"], line["log_level"]) == ("schema incomplete", "warning")
-    assert line["reason"] == fault.replace("DATABASE", name)
+    assert line["reason"].startswith(fault.replace("DATABASE", name))
+    assert verb in {"run", "copy", "replace"}
+    assert logs == []
 
 
 def test_queries_refuses_what_the_schema_lacks(execute: Execute, environment: Environment) -> None:
@@ -462,7 +493,10 @@ def test_queries_refuses_what_the_schema_lacks(execute: Execute, environment: En
     status, out, err = run_here(environment, "queries")
 
     assert (status, out) == (1, "")
-    assert err == ("Error: the schema lacks what the service needs: index movies_year is missing\n")
+    assert err == (
+        "Error: the schema is not as the service needs it: index movies_year is missing: copy it"
+        " from schema.sql, or delete its name from get_schema_faults in queries/schema.sql\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -490,7 +524,7 @@ def test_the_needed_triggers_indexes_and_constraints_are_all_in_the_query(execut
     """All that the migrations make, except of tables that requests do not need."""
     text = LOADED["get_schema_faults"].sql
     made = execute(
-        "select tgname from pg_trigger where tgrelid = 'movies'::regclass and not tgisinternal"
+        "select tgname from pg_trigger where not tgisinternal"
         " union select x.relname from pg_index join pg_class as x on x.oid = indexrelid"
         " where x.relnamespace = 'public'::regnamespace"
         " union select conname from pg_constraint where conrelid in"
@@ -503,6 +537,21 @@ def test_the_needed_triggers_indexes_and_constraints_are_all_in_the_query(execut
     names = {name for (name,) in made if not name.startswith(others)}
     assert len(names) > 40
     assert {name for name in names if f"'{name}'" not in text} == set()
+
+
+@pytest.mark.parametrize(
+    "table", [each[4:] for each in EXPECTED if f"delete_{each[4:]}" in EXPECTED]
+)
+def test_the_table_of_each_resource_is_in_the_query(execute: Execute, table: str) -> None:
+    """Its limits, its order of triggers if it has versions, and its ids."""
+    text = LOADED["get_schema_faults"].sql
+    columns = "select attname from pg_attribute where attrelid = %s::regclass"
+    needed = [f"'{table}_limit_{change}'" for change in ("inserted", "updated", "deleted")]
+    needed += [f"('{table}', (select max("]
+    if ("version",) in execute(columns, table):
+        needed += [f"'zzz_{table}_keep_version'"]
+
+    assert [each for each in needed if each not in text] == []
 
 
 # Privileges.
