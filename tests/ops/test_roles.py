@@ -268,26 +268,28 @@ def test_a_role_may_do_nothing_else(roles: Roles, role: str) -> None:
 
 @pytest.mark.parametrize("is_restored", [False, True])
 def test_nobody_else_writes_with_the_rights_of_the_owner(
-    roles: Roles, owned: str, migrated: str, *, is_restored: bool
+    empty_database: str, *, is_restored: bool
 ) -> None:
     """Through a trigger on a table of their own, also after a dump was restored without rights."""
+    migrate(empty_database)
     if is_restored:
-        query(roles.owner, "grant execute on all functions in schema public to public")
-        make_roles(migrated, owned)
-    name = parse_dsn(migrated)["dbname"]
-    query(migrated, f"create role tenant_{name} login; grant all on database {name} to public")
-    query(migrated, "grant usage on schema public to public")
+        query(empty_database, "grant execute on all functions in schema public to public")
+        make_roles(empty_database)
+    name = parse_dsn(empty_database)["dbname"]
+    query(empty_database, f"create role tenant_{name} login")
+    query(empty_database, f"grant all on database {name} to public")
+    query(empty_database, "grant usage on schema public to public")
 
     with pytest.raises(psycopg2.errors.InsufficientPrivilege, match="movies_record_created"):
         query(
-            with_user(migrated, f"tenant_{name}"),
+            with_user(empty_database, f"tenant_{name}"),
             "create temporary table own (id bigint, version integer); create trigger own after"
             " insert on own referencing new table as new_movies for each statement"
             " execute function movies_record_created()",
         )
     # These run with the rights of the owner, or another role needs no right to execute them.
     functions = query(
-        migrated,
+        empty_database,
         "select has_function_privilege(%s, p.oid, 'execute'),"
         " not p.prosecdef or 'search_path=public, pg_temp' = any (p.proconfig) from pg_proc as p"
         " where pronamespace = 'public'::regnamespace"
