@@ -1,6 +1,7 @@
 """Tests the verification of a real database: its migrations, and every query."""
 
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
@@ -247,6 +248,51 @@ async def test_other_than_the_service_expects_is_refused(
 ) -> None:
     """Its columns and types, what it may do, and the parameters that are sent."""
     assert await refused(text, get_a=expected) == f"a.sql:{reason}"
+
+
+REFUSED_CONDITIONS = [
+    "m.id not in (select a.id from audit as a)",
+    "not exists (select from audit as a where a.id = m.id)",
+    "m.id <> all (array(select a.id from audit as a))",
+    "random() < 2",
+    "true limit 1",
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        *(("\n$function$", f"\n  and {each}\n$function$") for each in REFUSED_CONDITIONS),
+        ("STABLE", "STABLE SECURITY DEFINER"),
+        ("STABLE", "STABLE SET search_path = public"),
+        ("STABLE", "STABLE STRICT"),
+        ("$function$\nselect", "$function$ select true;\nselect"),
+        ("$function$\nselect", "$function$\nwith a as (select 1)\nselect"),
+    ],
+)
+async def test_a_filter_that_reads_the_whole_table_is_refused(
+    connection: aiopg.Connection, execute: Execute, before: str, after: str
+) -> None:
+    """PostgreSQL cannot put its text in place of its calls. A function of one's own looks it up."""
+    execute(
+        "create table audit (id bigint); create function is_in_audit(bigint) returns boolean"
+        " language plpgsql stable parallel safe as"
+        " $$ begin return exists (select from audit as a where a.id = $1); end $$"
+    )
+    [(text,)] = execute("select pg_get_functiondef('movie_matches(movies, jsonb)'::regprocedure)")
+    head, separator, tail = text.rpartition(before)
+    assert separator
+
+    execute(head + after + tail)
+    with pytest.raises(OperatorError) as caught:
+        await verify_database(connection, VERSIONS, LOADED)
+    execute(text.replace("\nselect", "\nselect not is_in_audit(m.id) and", 1))
+
+    assert re.match(
+        r"queries/\w+\.sql:\d+: \w+ would call movie_matches for each row of the table: it must be",
+        str(caught.value),
+    )
+    assert await verify_database(connection, VERSIONS, LOADED)
 
 
 async def test_a_write_that_lost_its_condition_is_refused(
