@@ -35,9 +35,7 @@ DRIVER_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
 
 QUERIES: Mapping[str, Expected] = {
-    "get_applied_migrations": Expected(
-        {"version": str, "fault": str}, [{}], "readiness and start-up"
-    ),
+    "get_applied_migrations": Expected({"version": str, "fault": str}, [{}], "readiness, start-up"),
     "get_schema_faults": Expected({"fault": str}, [{}], "start-up and `queries`"),
 }
 
@@ -52,10 +50,6 @@ POSTGRES_TYPES: Mapping[Hashable, Sequence[str]] = {
 }
 # In a plan: a filter of lists whose text PostgreSQL has not put in place of its call.
 FILTER_CALL = re.compile(r"\b(\w+_matches)\(\w+\.\*")
-INLINE = (
-    " of the table: it must be one select without a subquery, security definer, set, strict or a"
-    " volatile function; docs/dbas.md#change-the-filter says how to look into another table"
-)
 HINT_IF_MIGRATED = (
     "; if it was, this login needs usage of its schema (ops/roles.sql), or another search_path"
 )
@@ -216,7 +210,11 @@ async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: boo
         for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
             plan = await _fetch(cursor, f"explain {query.sql}", sample)
             if call := FILTER_CALL.search(str(plan)):
-                raise query.make_error(f"{query.name} would call {call[1]} for each row{INLINE}")
+                raise query.make_error(
+                    f"{query.name} would read the whole table: {call[1]} must be one select without"
+                    " a subquery, security definer, set, strict or a volatile function; to look"
+                    " into another table, see docs/dbas.md#change-the-filter"
+                )
         if expected and not expected.by_command:
             await _verify_sequences(cursor, query)
         if expected and not (is_read_only and expected.writes):
