@@ -48,8 +48,6 @@ POSTGRES_TYPES: Mapping[Hashable, Sequence[str]] = {
     datetime: ("timestamp with time zone",),
     list[str]: ("text[]", "character varying[]"),
 }
-# In a plan: a filter of lists whose text PostgreSQL has not put in place of its call.
-FILTER_CALL = re.compile(r"\b(\w+_matches)\(\w+\.\*")
 HINT_IF_MIGRATED = (
     "; if it was, this login needs usage of its schema (ops/roles.sql), or another search_path"
 )
@@ -167,9 +165,8 @@ async def verify_database(
     require_utf8(connection.raw)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
-        # First: a query may need a migration that is missing.
+        # First these: a missing migration or another fault may be why a query fails.
         await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
-        # Then this, as a fault may be why a query fails.
         await _verify_query(cursor, queries["get_schema_faults"], is_read_only=True)
         faults = await _fetch(cursor, queries["get_schema_faults"].sql)
         reason = "; ".join([fault for (fault,) in faults])
@@ -212,7 +209,8 @@ async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: boo
             return  # PostgreSQL cannot explain it, and running it takes a while
         for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
             plan = await _fetch(cursor, f"explain {query.sql}", sample)
-            if call := FILTER_CALL.search(str(plan)):
+            # A filter of lists whose text PostgreSQL has not put in place of its call.
+            if call := re.search(r"\b(\w+_matches)\(\w+\.\*", str(plan)):
                 raise query.make_error(
                     f"{query.name} would read the whole table: {call[1]} must not have a subquery"
                     " or the like; docs/dbas.md#change-the-filter says what works instead"
