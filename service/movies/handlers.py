@@ -4,7 +4,7 @@ They raise errors; the middleware turns these into responses.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from wsgiref.handlers import format_date_time
 
@@ -75,8 +75,8 @@ class Movies:
         return await self._change(request, partial=True)
 
     async def replace(self, request: web.Request) -> web.StreamResponse:
-        """Replace all fields: 200 and the movie."""
-        return await self._change(request, partial=False)
+        """Replace the movie; an optional field that is missing stays: 200 and the movie."""
+        return await self._change(request, partial=OPTIONAL)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the movie: 200 and the movie as it was."""
@@ -87,10 +87,11 @@ class Movies:
         movie = await self.store.change(Change(movie_id, None, condition), request[CONTEXT])
         return respond(movie, JSON_HEADERS)
 
-    async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
+    async def _change(
+        self, request: web.Request, *, partial: bool | Sequence[str]
+    ) -> web.StreamResponse:
         movie_id = parse_id(request)
-        sent = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
-        changes = sent if partial else dict.fromkeys(OPTIONAL) | sent
+        changes = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
         condition = parse_preconditions(
             request, MOVIE_TAG, movie_id, if_match_required=self.require_if_match
         )
