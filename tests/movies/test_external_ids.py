@@ -127,6 +127,23 @@ async def test_in_a_lenient_batch_it_fails_its_entry_alone(client: Client) -> No
     assert [each["status"] for each in body["results"]] == [409, 201, 409, 201]
 
 
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "a"}], ids=["no key", "key"])
+async def test_of_equal_ones_in_a_lenient_batch_the_first_is_created(
+    start: Start, execute: Execute, database: str, headers: dict[str, str]
+) -> None:
+    """Also if its statement waits for another session, and that of the later one does not."""
+    client = await start(database__statement_timeout=6)
+    held = [f"a:{number}" for number in range(4)]
+    movies = [*map(named, held), named("b:1"), *[MOANA] * 57, named("b:1")]
+    with hold(database, "; ".join(INSERT.replace("a:1", name) for name in held)):
+        batch = send(client, "POST", BATCH, {"movies": movies}, **LENIENT, **headers)
+        waiting = asyncio.create_task(batch)
+        await until(lambda: execute("select 1 from movies where external_id = 'b:1'"))
+    _, body = await waiting
+
+    assert [each["status"] for each in body["results"]] == [201] * 62 + [409]
+
+
 async def test_movies_are_found_in_the_order_of_the_request(client: Client) -> None:
     """One that is named twice comes twice; those that no movie has are named once."""
     for number in (1, 2):
