@@ -3,6 +3,8 @@
 -- psql, set its parameters first: the comment below its name shows how. See docs/dbas.md.
 -- `transaction`, here and in idempotency.sql, is the number of the statement's own transaction: clients get it as
 -- Catalogue-Position, and a replica that has replayed it shows them their write (docs/clients/contract.md).
+-- The second argument of hashtextextended keeps advisory locks apart: 0 and 1 are those of imports, 2 of idempotency keys,
+-- 3 of external ids. The release before takes 0 for keys, too: between the two, the primary key decides.
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on
@@ -79,7 +81,7 @@ checked as materialized (
     n.number, n.id,
     case
       when n.id is null and n.external_id is null then 'created'
-      when n.id is null and pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) then 'created'
+      when n.id is null and pg_try_advisory_xact_lock(hashtextextended(n.external_id, 3)) then 'created'
       when n.id is null then 'locked'
       when not n.replace then 'taken'
       when not n.differs then 'equal'
@@ -205,7 +207,7 @@ checked as materialized (
       when date_trunc('second', f.updated_at) > c.unmodified_since then 'failed'
       when o.id is not null then 'taken'
       when c.external_id is distinct from f.external_id
-        and not pg_try_advisory_xact_lock(hashtextextended(c.external_id, 0)) then 'locked'
+        and not pg_try_advisory_xact_lock(hashtextextended(c.external_id, 3)) then 'locked'
       else 'changed'
     end as outcome
   from changes as c

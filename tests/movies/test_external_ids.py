@@ -1,13 +1,15 @@
 """The external ids of movies: no two have the same one, and a sync finds movies by them."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
-from conftest import MOANA, Client, Start
+from conftest import MOANA, ROOT, Client, Start
 from support import Execute, add_movies, add_trigger, get_app, hold, until
 
-from service.app import POOL
+from service.app import EXPECTED, POOL
+from service.database import query_files, transactions
 from service.movies.batches import MAX_MOVIES
 
 MOVIES, BATCH = "/v1/movies", "/v1/movies/batch"
@@ -364,13 +366,35 @@ async def test_a_repeat_gets_the_movie_that_its_key_has_created(start: Start) ->
 async def test_a_create_with_a_key_waits_for_its_external_id(start: Start, database: str) -> None:
     """Another request that sets it holds its lock; the key is not in use."""
     client = await start(database__statement_timeout=0.3)
-    lock = "select pg_advisory_xact_lock(hashtextextended('a:1', 0))"
+    lock = "select pg_advisory_xact_lock(hashtextextended('a:1', 3))"
     with hold(database, lock):
         for path, body in ((MOVIES, named("a:1")), (BATCH, {"movies": [named("a:1")]})):
             status, problem = await send(client, "POST", path, body, **{"Idempotency-Key": "a"})
             assert (status, problem["type"]) == (503, "/v1/docs#unavailable")
     status, _ = await send(client, "POST", MOVIES, named("a:1"), **{"Idempotency-Key": "a"})
     assert status == 201
+
+
+async def test_texts_of_keys_imports_and_external_ids_are_apart(
+    start: Start, database: str
+) -> None:
+    """Equal ones do not wait for each other, as an import may take hours."""
+    client = await start(database__statement_timeout=0.3)
+    queries = query_files.load(ROOT / "queries", EXPECTED)
+    movie = {"position": 0, "title": "Held", "year": 2000, "runtime": 1, "genres": ["x"]}
+    request = {"request": 0, "fingerprint": "f", "is_batch": False, "movies": [movie]}
+    with transactions.begin(database, queries) as other:
+        other.run("reserve_movie_ids", {"highest": 2_000_000})
+        other.run("put_imported_movies", {"movies": json.dumps([movie | {"external_id": "i"}])})
+        other.run("create_movies_once", {"requests": json.dumps([request | {"key": "held"}])})
+        for text in ("reserve_movie_ids", "put_imported_movies", "held"):
+            keys = {} if text == "held" else {"Idempotency-Key": text}
+            status, body = await send(client, "POST", MOVIES, named(text), **keys)
+            assert status == 201, body
+            path = f"{MOVIES}/{body['movie']['id']}"
+            for name in (None, text):  # to take it away, and to set it
+                status, body = await send(client, "PATCH", path, {"external_id": name})
+                assert status == 200, body
 
 
 async def test_what_has_waited_for_a_lock_takes_turns(start: Start, database: str) -> None:
