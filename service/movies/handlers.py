@@ -12,7 +12,7 @@ from aiohttp import web
 
 from service.database.store import Change, Store
 from service.movies.keys import IdempotentCreates
-from service.movies.movie import ENTITY_TAG, FORM, Movie, movie_json
+from service.movies.movie import ENTITY_TAG, FORM, FORM_BEFORE, Movie, movie_json
 from service.movies.rules import MOVIE, OPTIONAL
 from service.web.bodies import BodyReader
 from service.web.contexts import CONTEXT
@@ -26,7 +26,7 @@ from service.web.responses import (
     make_not_modified,
 )
 
-MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
+MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}})(?:{FORM}|({FORM_BEFORE}))")
 
 
 def movie_headers(movie: Movie) -> dict[str, str]:
