@@ -67,8 +67,8 @@ needed as (
         'movies_pkey', 'movies_title_not_blank', 'movies_title_at_most_500_bytes', 'movies_year_1888_or_later',
         'movies_runtime_positive', 'movies_genres_one_to_five', 'movies_genres_no_null', 'movies_genres_not_empty',
         'movies_genres_different', 'movies_genres_at_most_100_bytes', 'movies_external_id_not_blank',
-        'movies_external_id_at_most_255_bytes', 'movies_external_id_no_control_characters', 'movies_version_positive',
-        'idempotency_keys_pkey',
+        'movies_external_id_at_most_255_bytes', 'movies_external_id_no_control_characters', 'movies_external_id_trimmed',
+        'movies_version_positive', 'idempotency_keys_pkey',
         'clients_pkey', 'clients_name_is_unique', 'clients_name_is_printable', 'clients_token_hash_is_sha256',
         'clients_previous_token_hash_is_sha256', 'clients_scopes_are_known', 'clients_previous_token_expires',
         'movie_changes_pkey', 'movie_changes_kind_is_known', 'movie_feed_pkey', 'movie_feed_has_one_row'

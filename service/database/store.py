@@ -247,7 +247,7 @@ class Store(Generic[Item]):
         *,
         replace: bool = True,
     ) -> Written[Item]:
-        """Create an item from all of its fields, or `replace` the one that has its unique value.
+        """Create an item from its fields, or `replace` those of the one that has its unique value.
 
         Raises as `create` does.
         """
@@ -402,7 +402,7 @@ class Store(Generic[Item]):
 
 
 def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
-    return orjson.dumps({"number": number, "replace": replace, **fields})
+    return orjson.dumps({"number": number, "replace": replace, "fields": fields})
 
 
 def find_refusal(results: Sequence[object]) -> NothingWritten | Contended | None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -216,13 +217,16 @@ class Batches:
         movies, is_lenient = await self._read(request, CREATES)
         if is_lenient:
             keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
+            # Of equal external ids, the first one is created, also if its statement is sent again.
+            turns = defaultdict[object, asyncio.Lock](asyncio.Lock)
 
             async def create_one(place: int, fields: Values) -> Result:
-                if own_key := keys[place]:
-                    create = self.idempotent_creates.create
-                    movie, replayed = await create(own_key, fields, request[CONTEXT])
-                else:
-                    movie, replayed = await self.store.create(fields, request[CONTEXT]), False
+                async with turns[fields.get("external_id", place)]:
+                    if own_key := keys[place]:
+                        create = self.idempotent_creates.create
+                        movie, replayed = await create(own_key, fields, request[CONTEXT])
+                    else:
+                        movie, replayed = await self.store.create(fields, request[CONTEXT]), False
                 result: Result = {"status": 201, "movie": movie_json(movie)}
                 return result | {"replayed": True} if replayed else result
 

@@ -4,7 +4,7 @@ They raise errors; the middleware turns these into responses.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from wsgiref.handlers import format_date_time
 
@@ -12,7 +12,7 @@ from aiohttp import web
 
 from service.database.store import Change, Store
 from service.movies.keys import IdempotentCreates
-from service.movies.movie import ENTITY_TAG, FORM, MOVIES, Movie, movie_json
+from service.movies.movie import ENTITY_TAG, FORM, FORM_BEFORE, MOVIES, Movie, movie_json
 from service.movies.rules import MOVIE, OPTIONAL
 from service.web.bodies import BodyReader
 from service.web.contexts import CONTEXT
@@ -26,7 +26,7 @@ from service.web.responses import (
     make_not_modified,
 )
 
-MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
+MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}})(?:{FORM}|({FORM_BEFORE}))")
 
 
 def movie_headers(movie: Movie) -> dict[str, str]:
@@ -75,8 +75,8 @@ class Movies:
         return await self._change(request, partial=True)
 
     async def replace(self, request: web.Request) -> web.StreamResponse:
-        """Replace all fields: 200 and the movie."""
-        return await self._change(request, partial=False)
+        """Replace the movie; an optional field that is missing stays: 200 and the movie."""
+        return await self._change(request, partial=OPTIONAL)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the movie: 200 and the movie as it was."""
@@ -87,10 +87,11 @@ class Movies:
         movie = await self.store.change(Change(movie_id, None, condition), request[CONTEXT])
         return respond(movie, JSON_HEADERS)
 
-    async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
+    async def _change(
+        self, request: web.Request, *, partial: bool | Sequence[str]
+    ) -> web.StreamResponse:
         movie_id = parse_id(request)
-        sent = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
-        changes = sent if partial else dict.fromkeys(OPTIONAL) | sent
+        changes = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
         condition = parse_preconditions(
             request, MOVIES.noun, MOVIE_TAG, movie_id, if_match_required=self.require_if_match
         )
