@@ -745,6 +745,7 @@ CREATE TABLE public.movies (
     CONSTRAINT movies_external_id_at_most_255_bytes CHECK ((octet_length(external_id) <= 255)),
     CONSTRAINT movies_external_id_no_control_characters CHECK ((external_id !~ '[\u0001-\u001f\u007f-\u009f]'::text)),
     CONSTRAINT movies_external_id_not_blank CHECK (public.is_visible(external_id)),
+    CONSTRAINT movies_external_id_trimmed CHECK ((public.is_visible("left"(external_id, 1)) AND public.is_visible("right"(external_id, 1)))),
     CONSTRAINT movies_genres_at_most_100_bytes CHECK (((octet_length(genres[1]) <= 100) AND (octet_length(genres[2]) <= 100) AND (octet_length(genres[3]) <= 100) AND (octet_length(genres[4]) <= 100) AND (octet_length(genres[5]) <= 100))),
     CONSTRAINT movies_genres_different CHECK (((genres[1] <> ALL (genres[2:5])) AND (genres[2] <> ALL (genres[3:5])) AND (genres[3] <> ALL (genres[4:5])) AND (genres[4] <> ALL (genres[5:5])))),
     CONSTRAINT movies_genres_no_null CHECK ((num_nulls(VARIADIC genres) = 0)),

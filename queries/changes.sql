@@ -103,15 +103,16 @@ order by c.transaction, c.id;
 -- statement's snapshot are of a restored dump, as in get_changes.
 -- state: if it is another one, numbers of transactions cannot be compared, and all lists are fetched anew. It changes
 -- when the feed begins anew, is restored or is cleared; when it is another database or server, or one that was started
--- since; and with each checkpoint, because one ends the recovery from a crash. After a crash, PostgreSQL gives numbers
--- again whose transactions were not in the WAL yet.
+-- since; with each checkpoint, because one ends the recovery from a crash. After a crash, PostgreSQL gives numbers
+-- again whose transactions were not in the WAL yet. It also changes when somebody replaces the filter, movie_matches.
 -- Without a row, nothing is known: the feed is off; movies lacks a trigger of the feed, as while a restore copies its rows;
 -- or this is a standby, whose snapshots list no running transactions.
 select
   pg_current_snapshot()::text as snapshot,
   concat_ws(
     ' ', f.id, f.tableoid, 'movies'::regclass::oid, f.cleared_to,
-    (select d.oid from pg_database as d where d.datname = current_database()), pg_postmaster_start_time(), (pg_control_checkpoint()).checkpoint_lsn
+    (select d.oid from pg_database as d where d.datname = current_database()), pg_postmaster_start_time(), (pg_control_checkpoint()).checkpoint_lsn,
+    (select p.xmin from pg_proc as p where p.oid = to_regprocedure('movie_matches(movies,jsonb)'))
   ) as state,
   coalesce(
     (
@@ -142,7 +143,9 @@ where f.is_on
     select count(*)
     from pg_trigger as t
     where t.tgrelid = 'movies'::regclass
-      and t.tgname like 'movies_record_%'
+      and t.tgname in (
+        'movies_record_created', 'movies_record_updated', 'movies_record_deleted', 'movies_record_truncated'
+      )
       and t.tgenabled in ('O', 'A')
   );
 

@@ -190,7 +190,7 @@ def test_methods_in_the_code_tour_exist() -> None:
 
 
 def test_lines_of_query_files_exist() -> None:
-    """`get_movies queries/movies.sql:7` is the line with the name of that query."""
+    """`get_movies queries/movies.sql:9` is the line with the name of that query."""
     loaded = query_files.load(ROOT / "queries", EXPECTED).values()
     lines = {(query.name, query.path.name, query.line) for query in loaded}
     named = {

@@ -278,7 +278,7 @@ class Store(Generic[Item]):
         *,
         replace: bool = True,
     ) -> Written[Item]:
-        """Create an item from all of its fields, or `replace` the one that has its unique value.
+        """Create an item from its fields, or `replace` those of the one that has its unique value.
 
         Raises as `create` does.
         """
@@ -432,4 +432,4 @@ class Store(Generic[Item]):
 
 
 def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
-    return orjson.dumps({"number": number, "replace": replace, **fields})
+    return orjson.dumps({"number": number, "replace": replace, "fields": fields})

@@ -35,7 +35,7 @@ DRIVER_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
 
 QUERIES: Mapping[str, Expected] = {
-    "get_applied_migrations": Expected({"version": str}, [{}], "readiness and start-up"),
+    "get_applied_migrations": Expected({"version": str, "fault": str}, [{}], "readiness, start-up"),
     "get_schema_faults": Expected({"fault": str}, [{}], "start-up and `queries`"),
 }
 
@@ -165,27 +165,28 @@ async def verify_database(
     require_utf8(connection.raw)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
-        # First: a query may need a migration that is missing.
+        # First these: a missing migration or another fault may be why a query fails.
         await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
+        await _verify_query(cursor, queries["get_schema_faults"], is_read_only=True)
+        faults = await _fetch(cursor, queries["get_schema_faults"].sql)
+        reason = "; ".join([fault for (fault,) in faults])
+        if reason and refuse_faults:
+            raise OperatorError(f"the schema is not as the service needs it: {reason}")
         for query in [*queries.values()]:  # a reload may change them meanwhile
             await _verify_query(cursor, query, is_read_only=is_read_only)
-        faults = await _fetch(cursor, queries["get_schema_faults"].sql)
-    if reason := "; ".join([fault for (fault,) in faults]):
-        if refuse_faults:
-            raise OperatorError(f"the schema lacks what the service needs: {reason}")
-        remedy = "restore it, or delete its name from get_schema_faults in queries/schema.sql"
-        log.warning("schema incomplete", reason=reason, remedy=remedy)
+    if reason:
+        log.warning("schema incomplete", reason=reason)
     return not is_read_only
 
 
-def require_migrations(
-    versions: Iterable[str], applied: Iterable[tuple[str]], hint: str = ""
-) -> None:
+def require_migrations(versions: Iterable[str], applied: Sequence[Row], hint: str = "") -> None:
     """Raise `Unavailable` unless all migrations of this checkout are among the applied rows.
 
     Others are fine: while a release goes out, the schema is ahead of the code that it replaces.
     """
-    if missing := sorted(set(versions) - {version for (version,) in applied}):
+    if fault := next((fault for _, fault in applied), None):
+        raise Unavailable(fault, Refusal.NOT_READY)
+    if missing := sorted(set(versions) - {version for version, _ in applied}):
         raise Unavailable(
             f"migration {missing[0]} has not been applied: run python -m service migrate{hint}",
             Refusal.NOT_READY,
@@ -207,7 +208,13 @@ async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: boo
         if re.match("(?i)analyze ", query.sql):
             return  # PostgreSQL cannot explain it, and running it takes a while
         for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
-            await cursor.execute(f"explain {query.sql}", sample)
+            plan = await _fetch(cursor, f"explain {query.sql}", sample)
+            # A filter of lists whose text PostgreSQL has not put in place of its call.
+            if call := re.search(r"\b(\w+_matches)\(\w+\.\*", str(plan)):
+                raise query.make_error(
+                    f"{query.name} would read the whole table: {call[1]} must not have a subquery"
+                    " or the like; docs/dbas.md#change-the-filter says what works instead"
+                )
         if expected and not expected.by_command:
             await _verify_sequences(cursor, query)
         if expected and not (is_read_only and expected.writes):
@@ -266,7 +273,7 @@ def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int
     return query.sql_line + sent.count("\n", 0, position)
 
 
-async def _fetch(cursor: aiopg.Cursor, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+async def _fetch(cursor: aiopg.Cursor, sql: str, parameters: object = ()) -> list[Row]:
     await cursor.execute(sql, parameters)
     rows: list[Row] = await cursor.fetchall()
     return rows

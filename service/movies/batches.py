@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -226,13 +227,16 @@ class Batches:
         movies, is_lenient = await self._read(request, CREATES)
         if is_lenient:
             keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
+            # Of equal external ids, the first one is created, also if its statement is sent again.
+            turns = defaultdict[object, asyncio.Lock](asyncio.Lock)
 
             async def create_one(place: int, fields: Values) -> tuple[int, Result]:
-                if own_key := keys[place]:
-                    create = self.idempotent_creates.create
-                    created, replayed = await create(own_key, fields, caller)
-                else:
-                    created, replayed = await self.store.create(fields, caller), False
+                async with turns[fields.get("external_id", place)]:
+                    if own_key := keys[place]:
+                        create = self.idempotent_creates.create
+                        created, replayed = await create(own_key, fields, caller)
+                    else:
+                        created, replayed = await self.store.create(fields, caller), False
                 result: Result = {"status": 201, "movie": movie_json(created.item)}
                 return created.transaction, result | ({"replayed": True} if replayed else {})
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from service.movies.keys import IdempotentCreates
-from service.movies.movie import FORM, MOVIES, Movie, movie_json
+from service.movies.movie import FORM, FORM_BEFORE, MOVIES, Movie, movie_json
 from service.movies.rules import MOVIE
 from service.web.context import CONTEXT
 from service.web.headers import HEADER_NAME, parse_key
@@ -14,7 +14,7 @@ from service.web.items import NO_HEADERS, Items, Representation
 from service.web.query_strings import reject_query_string
 
 REPLAYED = {"Idempotency-Replayed": "true"}
-MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
+MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}})(?:{FORM}|({FORM_BEFORE}))")
 REPRESENTATION = Representation(MOVIES, "/v1/movies", MOVIE, movie_json, MOVIE_TAG)
 
 

@@ -18,10 +18,12 @@ from service.database.query import Expected
 from service.errors import Failure, WrongParameters
 from service.movies.movie import COLUMN_TYPES
 from service.movies.rules import (
+    EXTERNAL_ID,
     MAX_EXTERNAL_ID_BYTES,
     MAX_GENRE_BYTES,
     MAX_GENRES,
     MAX_TITLE_BYTES,
+    find_external_id_errors,
 )
 from service.web.fields import BLANK, find_text_errors
 from service.web.pages import (
@@ -151,7 +153,7 @@ def _genres(which: str, example: str) -> QueryParameter:
     return _array(
         f"genres, separated by commas or repeated, of at most {MAX_GENRE_BYTES} bytes each,"
         f" {which} of which a movie must have",
-        partial(_parse_text, MAX_GENRE_BYTES),
+        partial(_parse_text, partial(find_text_errors, max_bytes=MAX_GENRE_BYTES)),
         MAX_GENRES,
         {
             "type": "string",
@@ -162,8 +164,8 @@ def _genres(which: str, example: str) -> QueryParameter:
     )
 
 
-def _parse_text(max_bytes: int, text: str) -> str:
-    if find_text_errors(text, max_bytes):
+def _parse_text(find_errors: Callable[[str], list[str]], text: str) -> str:
+    if find_errors(text):
         raise ValueError("no movie can have it")
     return text
 
@@ -192,9 +194,9 @@ class MoviesQuery(Schema):
     )
     external_id = _array(
         "external ids without commas, separated by commas or repeated; no other parameter",
-        partial(_parse_text, MAX_EXTERNAL_ID_BYTES),
+        partial(_parse_text, find_external_id_errors),
         MAX_PAGE_SIZE,
-        {"type": "string", "minLength": 1, "maxLength": MAX_EXTERNAL_ID_BYTES},
+        {"type": "string", "maxLength": MAX_EXTERNAL_ID_BYTES, "pattern": EXTERNAL_ID},
     )
     title = QueryParameter(
         f"words of the title, or beginnings of words like `cas*`, at most {MAX_TITLE_BYTES} bytes",

@@ -134,8 +134,9 @@ def parse_preconditions(
 ) -> Condition:
     """Return the conditions for changing this item (RFC 9110, 13.1).
 
-    `own_tag`: matches the entity tags of such items, with id and version as groups. Raises
-    `MalformedHeader`, or `PreconditionRequired` if a required If-Match is missing.
+    `own_tag`: matches the entity tags of such items, with id and version as groups; the third one
+    is there only in a tag of the release before. Raises `MalformedHeader`, or
+    `PreconditionRequired` if a required If-Match is missing.
     """
     headers = request.headers
     if if_match_required and hdrs.IF_MATCH not in headers:
@@ -163,10 +164,13 @@ def select_versions(
 ) -> list[int] | None:
     """Return the versions in the tags of this item; None if any version will do.
 
-    A strong comparison ignores weak tags (RFC 9110, 8.8.3.2).
+    A strong comparison ignores weak tags (RFC 9110, 8.8.3.2). It is for If-Match, which asks for
+    the state of the item: there, a tag of the release before will do. If-None-Match asks for the
+    bytes of the response, which are others now.
     """
     if not found or found.any:
         return None
     matches = [own_tag.fullmatch(tag.opaque) for tag in found.tags if not (strong and tag.weak)]
-    versions = [int(match[2]) for match in matches if match and int(match[1]) == item_id]
+    own = [match for match in matches if match and int(match[1]) == item_id]
+    versions = [int(match[2]) for match in own if strong or match[3] is None]
     return [version for version in versions if version <= MAX_INTEGER]

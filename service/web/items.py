@@ -4,8 +4,9 @@ They raise errors; the middleware turns these into responses.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 from wsgiref.handlers import format_date_time
 
@@ -42,6 +43,11 @@ class Representation(Generic[Item]):
     fields: JSONObject
     to_json: Callable[[Item], Json]
     tag: re.Pattern[str]
+
+    @cached_property
+    def optional(self) -> tuple[str, ...]:
+        """The fields that may be missing."""
+        return tuple(name for name, field in self.fields.fields.items() if not field.required)
 
     def make_headers(self, item: Any, content: Json) -> dict[str, str]:
         """Return the headers of a response with this item; caches must revalidate it."""
@@ -108,8 +114,8 @@ class Items(Generic[Item]):
         return await self._change(request, partial=True)
 
     async def replace(self, request: web.Request) -> web.StreamResponse:
-        """Replace all required fields, and the optional ones that are sent: 200 and the item."""
-        return await self._change(request, partial=False)
+        """Replace the item; an optional field that is missing stays: 200 and the item."""
+        return await self._change(request, partial=self.kind.optional)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the item: 200 and the item as it was."""
@@ -119,7 +125,9 @@ class Items(Generic[Item]):
         headers = {**JSON_HEADERS, POSITION: f"{transaction}"}
         return json_response({self.kind.resource.noun: self.kind.to_json(item)}, headers)
 
-    async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
+    async def _change(
+        self, request: web.Request, *, partial: bool | Sequence[str]
+    ) -> web.StreamResponse:
         item_id = parse_id(request)
         body = await self.bodies.read_object(request)
         fields = load_fields(self.kind.fields, body, partial=partial)

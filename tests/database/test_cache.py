@@ -32,6 +32,14 @@ RESTORE = """
 insert into movie_changes (transaction, movie_id, version, kind)
 values ('9223372036854775807', 1, 1, 'created')
 """
+REPLACE_FILTER = """
+create or replace function movie_matches(m movies, filter jsonb) returns boolean
+language sql stable return m.year < 2000
+"""
+OWN_TRIGGER = """
+create function act() returns trigger language plpgsql as $$ begin return new; end $$;
+create trigger movies_record_audit after insert on movies for each row execute function act()
+"""
 NEXT_TRANSACTION = "select pg_current_xact_id()"
 IsKept = Callable[[], Coroutine[None, None, bool]]
 
@@ -80,6 +88,7 @@ def is_kept(cache: ResultCache[str]) -> IsKept:
         "checkpoint",
         "alter table movies disable trigger movies_record_updated",
         "drop trigger movies_record_created on movies",
+        REPLACE_FILTER,
     ],
 )
 async def test_a_change_ends_the_epoch(is_kept: IsKept, execute: Execute, change: str) -> None:
@@ -99,6 +108,7 @@ async def test_a_change_ends_the_epoch(is_kept: IsKept, execute: Execute, change
         "update movies set year = year",
         NEXT_TRANSACTION,
         RESTORE,
+        OWN_TRIGGER,
     ],
 )
 async def test_what_changes_nothing_keeps_results(

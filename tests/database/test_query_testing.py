@@ -51,12 +51,13 @@ FOUND = {
     ],
     "put_movies": [
         ("when not n.replace then", "when false then"),
-        (") is distinct from (n.", ") is not distinct from (n."),
+        (") is distinct from (f.", ") is not distinct from (f."),
         ("n.external_id is null then 'created'", "n.external_id is null then 'locked'"),
         ("where a.outcome in ('taken', 'locked')", "where false"),
         ("where g.outcome = 'created'", ""),
         ("in ('equal', 'taken')", "= 'equal'"),
-        *((f"m.{field}", f"n.{field}") for field in FIELDS if field != "external_id"),
+        *((f"m.{field}", f"f.{field}") for field in FIELDS if field != "external_id"),
+        ("jsonb_populate_record(m, ", "jsonb_populate_record(null::movies, "),
     ],
     "put_imported_movies": [
         *((f"excluded.{field}", f"o.{field}") for field in FIELDS if field != "external_id"),

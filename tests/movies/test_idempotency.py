@@ -272,7 +272,7 @@ async def test_a_repeat_waits_for_a_locked_key(client: Client, database: str, pa
 
 async def test_a_key_in_use_holds_up_nobody_else(client: Client, database: str) -> None:
     """A session holds a key and does not end: other requests of the shared statement succeed."""
-    with hold(database, "select pg_advisory_xact_lock(hashtextextended('a', 0))"):
+    with hold(database, "select pg_advisory_xact_lock(hashtextextended('a', 2))"):
         async with asyncio.timeout(20):
             got = await asyncio.gather(
                 *(create_once(client, key) for key in ("x", "a", "y", "a", "z"))

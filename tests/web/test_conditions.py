@@ -13,7 +13,7 @@ from support import Execute, add_movies, add_trigger, movie_tag
 
 from service.errors import MalformedHeader, PreconditionRequired
 from service.movies.handlers import MOVIE_TAG
-from service.movies.movie import MOVIES
+from service.movies.movie import FORM_BEFORE, MOVIES
 from service.web.headers import parse_preconditions
 
 TAG = movie_tag()  # of a new movie 1
@@ -171,6 +171,36 @@ async def test_a_condition_decides_about_a_write(
         if status != 200:
             assert (await response.json())["type"] == f"/v1/docs#{slugs[status]}"
             assert execute("select title, version from movies") == [("Moana", 1)]
+
+
+@pytest.mark.parametrize("method", [*WRITES, "BATCH"])
+async def test_a_tag_of_the_release_before_matches_for_one_release(
+    client: Client, method: str
+) -> None:
+    """It names the same version, while both releases run; but not the bytes of a response."""
+    before, other = f'"1-1{FORM_BEFORE}"', '"1-1-0badf00d"'
+    assert before not in {TAG, other}
+    unchanged = await client.get("/v1/movies/1", headers={"If-None-Match": before})
+    assert (unchanged.status, unchanged.headers["ETag"]) == (200, TAG)
+
+    async def change(tag: str) -> int:
+        if method != "BATCH":
+            return int((await write(client, method, If_Match=tag)).status)
+        body = {"movies": [{"id": 1, "etag": tag, "title": "Vaiana"}]}
+        return (await client.patch("/v1/movies/batch", json=body)).status
+
+    for tag in (other, f"W/{before}", f'"1-2{FORM_BEFORE}"', f'"2-1{FORM_BEFORE}"'):
+        assert await change(tag) == 412, tag
+    assert await change(before) == 200
+
+
+async def test_if_none_match_of_a_write_does_not_know_a_tag_of_the_release_before(
+    client: Client,
+) -> None:
+    """The bytes are others: it is another representation."""
+    response = await write(client, "PATCH", If_None_Match=f'"1-1{FORM_BEFORE}"')
+
+    assert response.status == 200
 
 
 @pytest.mark.parametrize("method", WRITES)
