@@ -37,6 +37,7 @@ from service.web.route import Access
 MAX_MOVIES = 100
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
 MAX_ID = 10**MAX_DIGITS - 1
+MAX_TAG_LENGTH = 100  # a movie's tag is shorter
 SLICE_S = 0.0005  # of loading movies; then other requests go on
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
 Result = dict[str, object]  # of an entry of a lenient batch
@@ -55,7 +56,7 @@ class MovieBatch(JSONObject):
 
 
 def _parse_etag(text: str) -> Tag:
-    match = TAG.fullmatch(text)
+    match = TAG.fullmatch(text) if len(text) <= MAX_TAG_LENGTH else None
     if not match:
         example = json.dumps(ENTITY_TAG % (7, 1))
         raise ValueError(f"must be the etag of a movie, with its quotes: {example}")
@@ -77,6 +78,7 @@ ETAG = JSONField(
     convert=_parse_etag,
     optional=True,
     pattern=f"^{TAG.pattern}$",
+    maxLength=MAX_TAG_LENGTH,
     description="the one that you have; 412 if the movie has changed since",
     examples=[ENTITY_TAG % (7, 1)],
 )

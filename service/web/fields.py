@@ -103,19 +103,22 @@ def text_field(max_bytes: int, **options: Any) -> JSONField:
 
 
 def find_text_errors(text: str, max_bytes: int) -> list[str]:
-    """Find blank or too long text and characters that PostgreSQL cannot store."""
+    """Find blank or too long text and characters that PostgreSQL cannot store.
+
+    What must stay true: a text beyond its limit is only measured. It may have 1 MB.
+    """
     errors = []
-    if not BLANKS.sub("", text):
-        errors.append("must not be blank")
-    if "\0" in text:
-        errors.append("must not contain a NUL character")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         errors.append("must not contain a lone surrogate")
         size = len(text.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
-        errors.append(f"must be at most {max_bytes} bytes of UTF-8")
+        return [*errors, f"must be at most {max_bytes} bytes of UTF-8"]
+    if not BLANKS.sub("", text):
+        errors.append("must not be blank")
+    if "\0" in text:
+        errors.append("must not contain a NUL character")
     return errors
 
 
