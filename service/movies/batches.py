@@ -281,8 +281,12 @@ class Batches:
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
+        sent = body.get("movies")
+        if isinstance(
+            sent, list
+        ):  # before it is loaded: a wrong batch takes as long as a right one
+            await self.access.charge_more(request, min(len(sent), MAX_MOVIES), 1)
         entries = await load_batch(body, self.loading, kind, is_lenient=is_lenient)
-        await self.access.charge_more(request, len(entries), 1)
         return entries, is_lenient
 
     def _get_condition(self, entry: Values) -> Condition:

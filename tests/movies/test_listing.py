@@ -431,3 +431,14 @@ async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> No
     assert [name for name, _ in await refused(client, "a=1&a=2&year=x&sort=y&sort=z")] == [
         *("a", "year", "sort")
     ]
+
+
+async def test_the_errors_of_a_query_string_are_limited(client: Client) -> None:
+    """To 100 unknown parameters, as in a body, and those that are known: 8 kB may have 2,700."""
+    unknown = [f"{number:x}" for number in range(2000)]
+    for path in ("/v1/movies", "/v1/movies/1", "/v1/genres", "/v1/changes"):
+        response = await client.get(f"{path}?{'&'.join([*unknown, 'year=x', 'limit=x'])}")
+        errors = [each["parameter"] for each in (await response.json())["errors"]]
+
+        known = {"/v1/movies": ["year"], "/v1/changes": ["limit"]}.get(path, [])
+        assert (response.status, errors) == (422, unknown[:100] + known), path
