@@ -13,6 +13,7 @@ from aiohttp import web
 from marshmallow import ValidationError
 from marshmallow.validate import Range
 
+from service.database import MAX_BIGINT
 from service.database.store import ALWAYS, Change, Condition, NothingWritten, Store
 from service.errors import (
     Failure,
@@ -28,7 +29,7 @@ from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.contexts import CONTEXT
-from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
+from service.web.fields import JSONField, JSONObject, Values, load_fields
 from service.web.headers import TAG, Tag, Tags, parse_key, select_versions
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
@@ -36,7 +37,6 @@ from service.web.route import Access
 
 MAX_MOVIES = 100
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
-MAX_ID = 10**MAX_DIGITS - 1
 MAX_TAG_LENGTH = 100  # a movie's tag is shorter
 SLICE_S = 0.0005  # of loading movies; then other requests go on
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
@@ -66,9 +66,9 @@ def _parse_etag(text: str) -> Tag:
 ID = JSONField(
     int,
     "an integer",
-    Range(1, MAX_ID, error="must be {min} to {max}"),
+    Range(1, MAX_BIGINT, error="must be {min} to {max}"),
     minimum=1,
-    maximum=MAX_ID,
+    maximum=MAX_BIGINT,
     format="int64",
     examples=[7],
 )
@@ -77,6 +77,7 @@ ETAG = JSONField(
     "a string",
     convert=_parse_etag,
     optional=True,
+    nullable=False,  # as an empty If-Match: a client that lost its tag must notice
     pattern=f"^{TAG.pattern}$",
     maxLength=MAX_TAG_LENGTH,
     description="the one that you have; 412 if the movie has changed since",

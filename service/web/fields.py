@@ -55,10 +55,10 @@ class JSONField(Field[Any]):
 
     `rule` is a validator of marshmallow; a function, as apispec would describe a `Range` itself.
     `convert` turns the value into the one that is loaded, or raises a `ValueError` that says what
-    it must be. `optional`: it may be null or missing.
+    it must be. `optional`: it may be missing, or null unless it is not `nullable`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a field
         self,
         kind: type,
         expected: str,
@@ -66,18 +66,23 @@ class JSONField(Field[Any]):
         *,
         convert: Callable[[Any], Any] | None = None,
         optional: bool = False,
+        nullable: bool = True,
         **shape: Any,
     ) -> None:
+        no_null = (
+            "must not be null" if nullable else [Unreadable(f"must be {expected}, found null")]
+        )
         super().__init__(
             required=not optional,
-            allow_none=optional,
+            allow_none=optional and nullable,
             validate=rule,
-            error_messages={"required": "is required", "null": "must not be null"},
+            error_messages={"required": "is required", "null": no_null},
             metadata={"type": JSON_TYPES[kind], **shape},
         )
         self._kind = kind
         self._expected = expected
         self._convert = convert
+        self._max_number = shape.get("maximum", 10**MAX_DIGITS - 1)
 
     def _deserialize(self, value: Any, *_: Any, **__: Any) -> Any:
         if type(value) is not self._kind:
@@ -86,7 +91,7 @@ class JSONField(Field[Any]):
             loaded = self._convert(value) if self._convert else value
         except ValueError as error:
             raise ValidationError(Unreadable(error)) from error
-        if isinstance(loaded, int) and abs(loaded) >= 10**MAX_DIGITS:
+        if isinstance(loaded, int) and abs(loaded) > self._max_number:
             raise ValidationError(Unreadable("is too big"))
         return loaded
 
