@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 
+import orjson
 from marshmallow import Schema
 
 from service.database import MAX_BIGINT, MAX_INTEGER
@@ -252,7 +253,8 @@ def parse_list_query(query: str, *, is_stream: bool = False) -> ListQuery:
     page_size = values.get("page_size", DEFAULT_PAGE_SIZE)
     field = sort.removeprefix("-")
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
-    terms = f"{sort} {filters}"  # cursors that clients hold depend on this text
+    # Cursors that clients hold depend on this text; a filter that is not set leaves it as it is.
+    terms = f"{sort} {orjson.dumps(filters.as_json(), option=orjson.OPT_SORT_KEYS).decode()}"
     place = parse_place(values, terms, SORT_TYPES[field], maximum)
     facets = values.get("facets", ())
     return ListQuery(terms, sort, place, page_size, values.get("page"), filters, facets=facets)
