@@ -5,7 +5,8 @@ counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -23,10 +24,7 @@ Item = TypeVar("Item")
 EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
 NUMBERED_ITEMS = 1_000  # page numbers reach so many items if more than EXACT_TOTAL match
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
-# For a sort by the total of a cursor, which a client may have forged: as walk_<table> has, and more
-# for each match.
-SORT_GUARD_S = 0.1
-SORT_GUARD_OF_MATCH_S = 5e-6
+SORT_GUARD_S = 0.1  # by a total that may be forged; as long again for each 20,000 matches
 # To find and sort a match costs as much as to walk past so many rows. Measured: 1 to 30, depending
 # on the filter.
 SORT_COST = 4
@@ -128,10 +126,12 @@ class Listing(Generic[Item]):
         """
         terms = wanted, sort, place, size + 1  # one more shows whether the list goes on
         if place.total is not None and not counted and size:
-            known = await self._fetch_rows(*terms, place.total, waiting, is_counted=False)
-            # Otherwise the page contradicts the total: it is forged, or items came or went since.
-            if 0 < len(known) <= place.total:
-                return self._make_page(sort, place, size, known, place.total)
+            # Otherwise the total is wrong: it is forged, or items were deleted or added since.
+            with suppress(Contended):
+                known = await self._fetch_rows(*terms, place.total, waiting)
+                if 0 < len(known) <= place.total:
+                    return self._make_page(sort, place, size, known, place.total)
+        terms = wanted, sort, replace(place, total=None), size + 1
         if not counted:
             sent = {"most": EXACT_TOTAL} | filter_parameter(wanted.as_json())
             name = f"count_{self._resource.table}"
@@ -163,44 +163,33 @@ class Listing(Generic[Item]):
         size: int,
         total: int,
         waiting: Sequence[RequestContext],
-        *,
-        is_counted: bool = True,
     ) -> list[Row]:
         """Return `size` rows at `place`: sort the matches, or walk the index of the sort order.
 
         If the index walk times out, sort the matches: matches that are clustered make the walk
-        long. More than `MAX_SORTED_MATCHES` would take longer to sort. Without `is_counted`, the
-        total may be wrong: no rows if both ways take longer than they may with a right one.
+        long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
         filters, order, fetch = wanted.as_json(), place.get_order(sort), self._statements.fetch
         if not is_sort_cheaper(total, self._items, place.skip + size):
             may_sort = total <= MAX_SORTED_MATCHES
-            is_guarded = may_sort or not is_counted
             started, key = choose_start(filters, order, place.key)
             try:
                 return await fetch(
                     f"walk_{self._resource.table}",
                     filter_parameter(started)
                     | place_parameters(order, Place(place.skip, key), size),
-                    timeout=None if is_guarded else self._statements.timeout,
-                    expects_timeout=is_guarded,
+                    timeout=None if may_sort or place.total else self._statements.timeout,
+                    expects_timeout=bool(may_sort or place.total),
                     waiting=waiting,
                 )
             except Contended:
-                if not is_guarded:
-                    raise
                 if not may_sort:
-                    return []
+                    raise
         # With all filters: sort_<table> finds every match before it looks at the place.
         sent = filter_parameter(filters) | place_parameters(order, place, size)
+        guard = SORT_GUARD_S * (1 + total / 20_000) if place.total else None
         name = f"sort_{self._resource.table}"
-        if is_counted:
-            return await fetch(name, sent, waiting=waiting)
-        guard = SORT_GUARD_S + total * SORT_GUARD_OF_MATCH_S
-        try:
-            return await fetch(name, sent, timeout=guard, expects_timeout=True, waiting=waiting)
-        except Contended:
-            return []
+        return await fetch(name, sent, timeout=guard, expects_timeout=bool(guard), waiting=waiting)
 
     def _make_page(
         self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int

@@ -15,13 +15,7 @@ from marshmallow.validate import Range
 
 from service.database import MAX_BIGINT
 from service.database.store import ALWAYS, Change, Condition, NothingWritten, Store
-from service.errors import (
-    Failure,
-    Invalid,
-    Malformed,
-    PreconditionRequired,
-    RuleBroken,
-)
+from service.errors import Failure, Invalid, Malformed, PreconditionRequired, RuleBroken
 from service.movies.handlers import MOVIE_TAG
 from service.movies.keys import BATCH_KEY, IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
@@ -77,7 +71,7 @@ ETAG = JSONField(
     "a string",
     convert=_parse_etag,
     optional=True,
-    nullable=False,  # as an empty If-Match: a client that lost its tag must notice
+    nullable=False,  # as an empty If-Match: a client has lost its tag
     pattern=f"^{TAG.pattern}$",
     maxLength=MAX_TAG_LENGTH,
     description="the one that you have; 412 if the movie has changed since",
@@ -282,10 +276,7 @@ class Batches:
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
-        sent = body.get("movies")
-        if isinstance(
-            sent, list
-        ):  # before it is loaded: a wrong batch takes as long as a right one
+        if isinstance(sent := body.get("movies"), list):  # wrong ones take as long as right ones
             await self.access.charge_more(request, min(len(sent), MAX_MOVIES), 1)
         entries = await load_batch(body, self.loading, kind, is_lenient=is_lenient)
         return entries, is_lenient

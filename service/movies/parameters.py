@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 
-import orjson
 from marshmallow import Schema
 
 from service.database import MAX_BIGINT, MAX_INTEGER
@@ -253,8 +252,7 @@ def parse_list_query(query: str, *, is_stream: bool = False) -> ListQuery:
     page_size = values.get("page_size", DEFAULT_PAGE_SIZE)
     field = sort.removeprefix("-")
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
-    # Cursors that clients hold depend on this text; a filter that is not set leaves it as it is.
-    terms = f"{sort} {orjson.dumps(filters.as_json(), option=orjson.OPT_SORT_KEYS).decode()}"
+    terms = f"{sort} {filter_parameter(filters.as_json())}"  # cursors depend on this text
     place = parse_place(values, terms, SORT_TYPES[field], maximum)
     facets = values.get("facets", ())
     return ListQuery(terms, sort, place, page_size, values.get("page"), filters, facets=facets)

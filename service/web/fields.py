@@ -14,7 +14,7 @@ from marshmallow.fields import Field
 
 from service.errors import Failure, Invalid, Malformed, quote
 
-MAX_DIGITS = 18  # a number with more may not fit a bigint
+MAX_NUMBER = 10**18 - 1  # unless a field has its own; one with more digits may not fit a bigint
 MAX_LISTED = 100  # mistakes of one kind: a body may have 20,000
 BLANK = (  # White_Space, Cc, Default_Ignorable_Code_Point and the like: the same as in is_visible
     r"\x00-\x20\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
@@ -69,20 +69,18 @@ class JSONField(Field[Any]):
         nullable: bool = True,
         **shape: Any,
     ) -> None:
-        no_null = (
-            "must not be null" if nullable else [Unreadable(f"must be {expected}, found null")]
-        )
         super().__init__(
             required=not optional,
             allow_none=optional and nullable,
             validate=rule,
-            error_messages={"required": "is required", "null": no_null},
+            error_messages={"required": "is required", "null": "must not be null"},
             metadata={"type": JSON_TYPES[kind], **shape},
         )
+        if not nullable:
+            self.error_messages["null"] = [Unreadable(f"must be {expected}, found null")]
         self._kind = kind
         self._expected = expected
         self._convert = convert
-        self._max_number = shape.get("maximum", 10**MAX_DIGITS - 1)
 
     def _deserialize(self, value: Any, *_: Any, **__: Any) -> Any:
         if type(value) is not self._kind:
@@ -91,7 +89,7 @@ class JSONField(Field[Any]):
             loaded = self._convert(value) if self._convert else value
         except ValueError as error:
             raise ValidationError(Unreadable(error)) from error
-        if isinstance(loaded, int) and abs(loaded) > self._max_number:
+        if isinstance(loaded, int) and abs(loaded) > self.metadata.get("maximum", MAX_NUMBER):
             raise ValidationError(Unreadable("is too big"))
         return loaded
 
@@ -108,10 +106,7 @@ def text_field(max_bytes: int, **options: Any) -> JSONField:
 
 
 def find_text_errors(text: str, max_bytes: int) -> list[str]:
-    """Find blank or too long text and characters that PostgreSQL cannot store.
-
-    What must stay true: a text beyond its limit is only measured. It may have 1 MB.
-    """
+    """Find blank text and characters that PostgreSQL cannot store; only measure a longer text."""
     errors = []
     try:
         size = len(text.encode())

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -11,25 +10,16 @@ from aiohttp.typedefs import Handler
 
 from service.config import Server as Settings
 from service.context import RequestContext
-from service.errors import (
-    BadRequest,
-    ExpectationFailed,
-    MethodNotAllowed,
-    PathNotFound,
-    Refusal,
-    Unavailable,
-)
+from service.errors import ExpectationFailed, MethodNotAllowed, PathNotFound, Refusal, Unavailable
 from service.telemetry.metrics import Metrics
 from service.web import problems
 from service.web.access_log import AccessLog
 from service.web.bodies import ClientGone
 from service.web.contexts import CONTEXT, SEC_FETCH_SITE, Contexts, require_allowed_origin
-from service.web.headers import POSITION, parse_position
+from service.web.headers import POSITION, limit_headers, parse_position
 from service.web.route import Access, Route, Scope
 
 CHECK_INTERVAL_S = 0.5
-# Of the names and values of a request's headers, as in nginx. aiohttp limits lines, not their sum.
-MAX_HEADER_BYTES = 32_768
 NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 
 
@@ -90,9 +80,7 @@ class RequestCycle:
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:
-            if sum(map(len, chain.from_iterable(request.raw_headers))) > MAX_HEADER_BYTES:
-                text = f"the headers have more than {MAX_HEADER_BYTES} bytes"
-                raise BadRequest(text)  # noqa: TRY301 - handled as those of the handler
+            limit_headers(request)
             if route := self._routes.get(handler):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:

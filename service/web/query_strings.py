@@ -184,14 +184,12 @@ def parse_query(query: str, schema: Schema) -> Values:
     for name, text in pairs:
         texts.setdefault(name, []).append(text)
     for name, given in texts.items():
-        if name not in known:
-            if len(failures) < MAX_LISTED:  # a URL may have 2,700
-                names = ", ".join(known) or "none here"
-                failures[name] = f"unknown parameter {quote(name)}; there are {names}"
-        elif len(given) > 1 and known[name].schema["type"] != "array":
+        if name not in known and len(failures) < MAX_LISTED:  # a URL may have 2,700
+            names = ", ".join(known) or "none here"
+            failures[name] = f"unknown parameter {quote(name)}; there are {names}"
+        elif name in known and len(given) > 1 and known[name].schema["type"] != "array":
             failures[name] = f"must be given once, as {known[name].expected}"
-    right = known.keys() & texts.keys() - failures.keys()
-    joined = {name: ",".join(texts[name]) for name in right}
+    joined = {name: ",".join(texts[name]) for name in known.keys() & texts.keys() - failures.keys()}
     try:
         values = schema.load(joined)
     except ValidationError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from conftest import MOANA, Client, Start
 from wire import exchange
 
-from service.web.middleware import MAX_HEADER_BYTES
+from service.web.headers import MAX_HEADER_BYTES
 
 POLICY = "default-src 'none'; frame-ancestors 'none'"
 
