@@ -16,7 +16,7 @@ from service.web import problems
 from service.web.access_log import AccessLog
 from service.web.bodies import ClientGone
 from service.web.contexts import CONTEXT, SEC_FETCH_SITE, Contexts, require_allowed_origin
-from service.web.headers import POSITION, parse_position
+from service.web.headers import POSITION, limit_headers, parse_position
 from service.web.route import Access, Route, Scope
 
 CHECK_INTERVAL_S = 0.5
@@ -80,6 +80,7 @@ class RequestCycle:
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:
+            limit_headers(request)
             if route := self._routes.get(handler):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:
