@@ -210,7 +210,7 @@ def _make_routes(
             Batches(store, creates, bodies, access, server.require_if_match),
             Restores(store, statements),
         ),
-        *changes.make_routes(Changes(feed, Waiting(feed), cycle) if feed else None),
+        *changes.make_routes(Changes(feed, Waiting(feed), cycle, access) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),
         *reference.make_routes(Reference(lambda: build_document(routes, access.anonymous))),

@@ -5,7 +5,8 @@ counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -23,6 +24,7 @@ Item = TypeVar("Item")
 EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
 NUMBERED_ITEMS = 1_000  # page numbers reach so many items if more than EXACT_TOTAL match
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
+SORT_GUARD_S = 0.1  # by a total that may be forged; as long again for each 20,000 matches
 # To find and sort a match costs as much as to walk past so many rows. Measured: 1 to 30, depending
 # on the filter.
 SORT_COST = 4
@@ -124,10 +126,12 @@ class Listing(Generic[Item]):
         """
         terms = wanted, sort, place, size + 1  # one more shows whether the list goes on
         if place.total is not None and not counted and size:
-            known = await self._fetch_rows(*terms, place.total, callers)
-            # Otherwise the page contradicts the total: items were deleted or added since.
-            if 0 < len(known) <= place.total:
-                return self._make_page(sort, place, size, known, place.total)
+            # Otherwise the total is wrong: it is forged, or items were deleted or added since.
+            with suppress(Contended):
+                known = await self._fetch_rows(*terms, place.total, callers)
+                if 0 < len(known) <= place.total:
+                    return self._make_page(sort, place, size, known, place.total)
+        terms = wanted, sort, replace(place, total=None), size + 1
         if not counted:
             sent = {"most": EXACT_TOTAL} | filter_parameter(wanted.as_json())
             name = f"count_{self._resource.table}"
@@ -176,8 +180,8 @@ class Listing(Generic[Item]):
                     f"walk_{self._resource.table}",
                     filter_parameter(started)
                     | place_parameters(order, Place(place.skip, key), size),
-                    timeout=None if may_sort else self._statements.timeout,
-                    expects_timeout=may_sort,
+                    timeout=None if may_sort or place.total else self._statements.timeout,
+                    expects_timeout=bool(may_sort or place.total),
                     callers=callers,
                 )
             except Contended:
@@ -185,7 +189,9 @@ class Listing(Generic[Item]):
                     raise
         # With all filters: sort_<table> finds every match before it looks at the place.
         sent = filter_parameter(filters) | place_parameters(order, place, size)
-        return await fetch(f"sort_{self._resource.table}", sent, callers=callers)
+        guard = SORT_GUARD_S * (1 + total / 20_000) if place.total else None
+        name = f"sort_{self._resource.table}"
+        return await fetch(name, sent, timeout=guard, expects_timeout=bool(guard), callers=callers)
 
     def _make_page(
         self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int

@@ -14,14 +14,9 @@ from aiohttp import web
 from marshmallow import ValidationError
 from marshmallow.validate import Range
 
+from service.database import MAX_BIGINT
 from service.database.store import ALWAYS, Change, Condition, Store, Written
-from service.errors import (
-    Failure,
-    Invalid,
-    Malformed,
-    PreconditionRequired,
-    RuleBroken,
-)
+from service.errors import Failure, Invalid, Malformed, PreconditionRequired, RuleBroken
 from service.movies.handlers import MOVIE_TAG, REPLAYED
 from service.movies.keys import BATCH_KEY, IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
@@ -29,7 +24,7 @@ from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
-from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
+from service.web.fields import JSONField, JSONObject, Values, load_fields
 from service.web.headers import (
     HEADER_NAME,
     POSITION,
@@ -46,7 +41,7 @@ from service.web.route import Access
 
 MAX_MOVIES = 100
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
-MAX_ID = 10**MAX_DIGITS - 1
+MAX_TAG_LENGTH = 100  # a movie's tag is shorter
 SLICE_S = 0.0005  # of loading movies; then other requests go on
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
 Result = dict[str, object]  # of an entry of a lenient batch
@@ -65,7 +60,7 @@ class MovieBatch(JSONObject):
 
 
 def _parse_etag(text: str) -> Tag:
-    match = TAG.fullmatch(text)
+    match = TAG.fullmatch(text) if len(text) <= MAX_TAG_LENGTH else None
     if not match:
         example = json.dumps(ENTITY_TAG % (7, 1))
         raise ValueError(f"must be the etag of a movie, with its quotes: {example}")
@@ -75,9 +70,9 @@ def _parse_etag(text: str) -> Tag:
 ID = JSONField(
     int,
     "an integer",
-    Range(1, MAX_ID, error="must be {min} to {max}"),
+    Range(1, MAX_BIGINT, error="must be {min} to {max}"),
     minimum=1,
-    maximum=MAX_ID,
+    maximum=MAX_BIGINT,
     format="int64",
     examples=[7],
 )
@@ -86,7 +81,9 @@ ETAG = JSONField(
     "a string",
     convert=_parse_etag,
     optional=True,
+    nullable=False,  # as an empty If-Match: a client has lost its tag
     pattern=f"^{TAG.pattern}$",
+    maxLength=MAX_TAG_LENGTH,
     description="the one that you have; 412 if the movie has changed since",
     examples=[ENTITY_TAG % (7, 1)],
 )
@@ -293,8 +290,10 @@ class Batches:
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
+        if isinstance(sent := body.get("movies"), list):  # wrong ones take as long as right ones
+            units = min(len(sent), MAX_MOVIES)
+            await self.access.charge_more(request, request[CONTEXT].caller, units, 1)
         entries = await load_batch(body, self.loading, kind, is_lenient=is_lenient)
-        await self.access.charge_more(request, request[CONTEXT].caller, len(entries), 1)
         return entries, is_lenient
 
     def _get_condition(self, entry: Values) -> Condition:

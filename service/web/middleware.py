@@ -15,7 +15,7 @@ from service.web import problems
 from service.web.access_log import AccessLog
 from service.web.context import CONTEXT, ClientGone, Contexts, RequestContext
 from service.web.cors import SEC_FETCH_SITE, require_allowed_origin
-from service.web.headers import POSITION, parse_position
+from service.web.headers import POSITION, limit_headers, parse_position
 from service.web.route import Access, Route, Scope
 
 CHECK_INTERVAL_S = 0.5
@@ -86,6 +86,7 @@ class RequestCycle:
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:
+            limit_headers(request)
             if route := self._routes.get(request.match_info.route):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:
