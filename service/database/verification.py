@@ -210,6 +210,8 @@ async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: boo
         if expected and not (is_read_only and expected.writes):
             await _verify_columns(cursor, query, expected)
     except psycopg2.Error as error:
+        if cursor.connection.closed:
+            raise
         if isinstance(unavailable := translate_error(query, error), Unavailable):
             raise unavailable from error
         is_denied = isinstance(error, postgres.InsufficientPrivilege)
