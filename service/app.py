@@ -89,7 +89,7 @@ CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 LISTS, STREAMS = "lists", "streams"  # limits of the pool
 POOL = web.AppKey("pool", Pool)
-RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
+FILES = web.AppKey("files", QueryRegistry)
 
 
 def load_queries(config: Config) -> dict[str, Query]:
@@ -132,16 +132,17 @@ class Sources:
 
 
 def create_app(
-    config: Config, *, refuse_mistakes: bool = True, metrics_folder: Path | None = None
+    config: Config, *, files: QueryRegistry | None = None, metrics_folder: Path | None = None
 ) -> web.Application:
     """Build the application; `OperatorError` where a query or migration file is wrong.
 
-    Without `refuse_mistakes`, the application starts with wrong files, too. It responds 503 and
-    reads them again until the database is verified. `metrics_folder`: of several processes.
+    `files`: those that the master of several processes has read. With them, a query that does not
+    fit the schema does not prevent the start: the application responds 503 until it is corrected.
+    `metrics_folder`: of several processes.
     """
     metrics = Metrics(is_enabled=config.operations.are_metrics_on, folder=metrics_folder)
-    files = QueryRegistry(config, partial(load_queries, config))
-    if refuse_mistakes:
+    if refuse_mistakes := not files:
+        files = QueryRegistry(config, partial(load_queries, config))
         files.load()
     for url in (config.database.url, *config.database.replica_urls):
         check_tls(replace(config.database, url=url))
@@ -182,7 +183,7 @@ def create_app(
     metrics.samplers.append(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS_APP] = _make_operations(config, access, health, metrics)
     app[POOL] = pool
-    app[RELOAD_QUERIES] = files.reload
+    app[FILES] = files
     return app
 
 
@@ -245,15 +246,16 @@ def _make_operations(
     )
 
 
-async def check_start(config: Config) -> None:
-    """Raise `OperatorError` if the settings, a query or a migration file are wrong.
+async def check_start(config: Config) -> QueryRegistry:
+    """Return the files for the workers; `OperatorError` if they or the settings are wrong.
 
     The database need not be reachable: the service starts without it, and is not ready.
     """
     # Without metrics: the sums of the workers must not include the gauges of their master.
-    create_app(replace(config, operations=Operations()))
+    files = create_app(replace(config, operations=Operations()))[FILES]
     with suppress(Unavailable):  # each worker logs it
-        await verify_queries(config, load_queries(config))
+        await verify_queries(config, files.queries)
+    return files
 
 
 async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIterator[None]:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import NoReturn
 
 import aiopg
 import psycopg2
@@ -53,23 +52,16 @@ HINT_IF_MIGRATED = (
 )
 
 
-class LoadedQueries(dict[str, Query]):
-    """The queries by name; `Unavailable` if mistakes have kept them from being loaded so far."""
-
-    def __missing__(self, name: str) -> NoReturn:
-        """Refuse the request."""
-        raise Unavailable(f"{name} is not loaded yet: an earlier line says why", Refusal.NOT_READY)
-
-
 class QueryRegistry:
     """What a process uses of queries/*.sql and migrations/*.sql.
 
-    `read_files` reads and checks the query files. What must stay true: no request sends a query
-    that was not verified; a reload replaces all queries or none.
+    `read_files` reads and checks the query files. The workers of gunicorn get what their master has
+    read, so that none of them has files of another release. What must stay true: no request sends a
+    query that was not verified; a reload replaces all queries or none.
     """
 
     def __init__(self, config: Config, read_files: Callable[[], Mapping[str, Query]]) -> None:
-        self.queries = LoadedQueries()
+        self.queries: dict[str, Query] = {}
         self.on_reload: Callable[[], None] = lambda: None  # called when queries were replaced
         self._read_files = read_files
         self._versions: Sequence[str] = []  # of the migrations
@@ -79,16 +71,23 @@ class QueryRegistry:
 
     def load(self) -> None:
         """Read the files; `OperatorError` where one is wrong."""
-        self._versions = list_versions(self._config.migrations)
-        self.queries.update(self._read_files())
+        self._replace(self._read_files(), list_versions(self._config.migrations))
+
+    def _replace(self, queries: Mapping[str, Query], versions: Sequence[str]) -> None:
+        self.queries.clear()
+        self.queries.update(queries)
+        self._versions = versions
 
     async def verify(self, connection: aiopg.Connection) -> None:
-        """Read the files and verify them against the database.
+        """Verify the files against the database.
 
-        After a failure, the next call reads the files again: somebody may have corrected them.
+        If one is wrong, read them for the next call: somebody may have corrected it.
         """
-        self.load()
-        await verify_database(connection, self._versions, self.queries)
+        try:
+            await verify_database(connection, self._versions, self.queries)
+        except OperatorError:
+            self.load()
+            raise
 
     async def require_migrations(self, statements: Statements) -> None:
         """Raise `Unavailable` unless all migrations have been applied; log when that changes."""
@@ -125,9 +124,7 @@ class QueryRegistry:
             log.warning("queries not reloaded", reason=str(error) or repr(error))
             return
         changed = [name for name in found if found[name] != self.queries.get(name)]
-        self.queries.clear()
-        self.queries.update(found)
-        self._versions = versions
+        self._replace(found, versions)
         self.on_reload()
         log.info("queries reloaded", changed=changed)
 
@@ -220,6 +217,8 @@ async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: boo
         if expected and not (is_read_only and expected.writes):
             await _verify_columns(cursor, query, expected)
     except psycopg2.Error as error:
+        if cursor.connection.closed:
+            raise
         if isinstance(unavailable := translate_error(query, error), Unavailable):
             raise unavailable from error
         is_denied = isinstance(error, postgres.InsufficientPrivilege)
