@@ -36,6 +36,30 @@ cross join lateral generate_series(
   )
 );
 
+-- name: find_taken_movies(movies)
+-- set: statement_timeout = 0
+-- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
+-- Of the rows that import_movies would get, returns the positions (from 0) of those whose id or external id, the `field`,
+-- a movie has (`owner`), or an earlier row (null). What another session inserts afterwards is found by import_movies.
+with new as materialized (
+  select n.number - 1 as position, (n.movie ->> 'id')::bigint as id, n.movie ->> 'external_id' as external_id
+  from jsonb_array_elements(:movies) with ordinality as n (movie, number)
+),
+given as (
+  select n.position, 'id' as field, m.id as owner, row_number() over (partition by n.id order by n.position) as nth
+  from new as n
+  left join movies as m on m.id = n.id
+  where n.id is not null
+  union all
+  select n.position, 'external_id', m.id, row_number() over (partition by n.external_id order by n.position)
+  from new as n
+  left join movies as m on m.external_id = n.external_id
+  where n.external_id is not null
+)
+select g.position, g.field, g.owner
+from given as g
+where g.owner is not null or g.nth > 1;
+
 -- name: import_movies(movies)
 -- set: statement_timeout = 0
 -- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
