@@ -27,12 +27,13 @@ from service.database.query import (
     translate_error,
 )
 from service.database.statements import Statements
-from service.errors import OperatorError, Refusal, Unavailable
+from service.errors import Contended, OperatorError, Refusal, Unavailable
 
 log = structlog.get_logger()
 
-DRIVER_TIMEOUT_S = 3
-STATEMENT_TIMEOUT_S = 1  # for each statement of the check
+STATEMENT_TIMEOUT_S = 3  # for each statement of the check; as requests have by default
+DRIVER_TIMEOUT_S = 4
+LOCK_TIMEOUTS_MS = (1000, 50)  # until a query has waited in vain, and then
 
 QUERIES: Mapping[str, Expected] = {
     "get_applied_migrations": Expected({"version": str}, [{}], "readiness and start-up"),
@@ -159,7 +160,7 @@ async def verify_database(
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
     If the schema lacks a trigger, an index or a constraint, log that, or refuse it. If a query
-    waits for a lock or takes longer than a second, it is `Contended`.
+    waits for a lock or takes too long, it is `Contended`, unless another one is wrong.
     Returns False if the database is read-only: then the columns of writes cannot be verified.
     """
     require_utf8(connection.raw)
@@ -167,8 +168,14 @@ async def verify_database(
         is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
         # First: a query may need a migration that is missing.
         await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
+        late: Contended | None = None
         for query in [*queries.values()]:  # a reload may change them meanwhile
-            await _verify_query(cursor, query, is_read_only=is_read_only)
+            try:
+                await _verify_query(cursor, query, is_read_only=is_read_only, is_late=bool(late))
+            except Contended as error:
+                late = late or error
+        if late:
+            raise late
         faults = await _fetch(cursor, queries["get_schema_faults"].sql)
     if reason := "; ".join([fault for (fault,) in faults]):
         if refuse_faults:
@@ -199,11 +206,14 @@ async def _verify_migrations(cursor: aiopg.Cursor, versions: Sequence[str], quer
     require_migrations(versions, await _fetch(cursor, query.sql))
 
 
-async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: bool) -> None:
+async def _verify_query(
+    cursor: aiopg.Cursor, query: Query, *, is_read_only: bool, is_late: bool = False
+) -> None:
     """Explain the query with each sample, and compare its columns, as it would be sent."""
     expected = query.expected
+    lock = f"set local lock_timeout = {LOCK_TIMEOUTS_MS[is_late]}"
     try:
-        await cursor.execute(f"begin; {query.build_preamble(STATEMENT_TIMEOUT_S)}")
+        await cursor.execute(f"begin; {query.build_preamble(STATEMENT_TIMEOUT_S)}{lock}")
         if re.match("(?i)analyze ", query.sql):
             return  # PostgreSQL cannot explain it, and running it takes a while
         for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:

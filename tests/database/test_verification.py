@@ -24,7 +24,7 @@ from support import (
     with_user,
 )
 
-from service.app import EXPECTED
+from service.app import EXPECTED, create_app
 from service.config import Config
 from service.database import connections, query_files
 from service.database.connections import Connector
@@ -34,6 +34,7 @@ from service.database.query import Expected
 from service.database.query_testing import explain_query
 from service.database.verification import verify_database, verify_queries
 from service.errors import Contended, OperatorError, Unavailable
+from service.web.server import Runner
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
@@ -653,7 +654,27 @@ async def test_a_query_that_waits_for_a_lock_is_named_but_not_refused(
     with hold(database, "lock table movies"), pytest.raises(Contended) as caught:
         await verify("\n-- name: get_a()\nselect id from movies;\n")
 
-    assert "a.sql:2): canceling statement due to statement timeout" in str(caught.value)
+    assert "a.sql:2): canceling statement due to lock timeout" in str(caught.value)
+
+
+async def test_a_mistake_is_refused_however_slow_the_database_is(
+    refused: Refused, settings: Callable[..., Config], checkout: Path, database: str
+) -> None:
+    """Also behind a query that waits for a lock, or if the check takes longer than a request."""
+    locked = "-- name: get_a()\nselect id from clients;\n"
+    slow = "-- name: add_b()\nselect 'b' as b, pg_sleep(1.5)::text as c;\n"
+    with hold(database, "lock table clients"):
+        reason = await refused(f"{locked}-- name: get_c()\nselect titel from movies;\n")
+    slow_reason = await refused(slow, add_b=writes(b=str))
+    with (checkout / "queries" / "clients.sql").open("a") as file:
+        file.write("-- name: get_d()\nselect titel from movies;\n")
+
+    app = create_app(settings(root=checkout, database__acquire_timeout=0.001))
+    with pytest.raises(OperatorError, match='column "titel" does not exist'):
+        await Runner(app).setup()
+
+    assert reason == 'a.sql:4: column "titel" does not exist'
+    assert slow_reason == "a.sql:1: add_b must return the columns b; it returns b, c"
 
 
 async def test_it_does_not_wait_for_an_import(connection: aiopg.Connection, database: str) -> None:
