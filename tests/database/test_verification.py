@@ -334,6 +334,9 @@ ACT = (
     " $$ begin return new; end $$; create trigger"
 )
 ADD = "insert into movies (title, year, runtime, genres) values ('a', 2000, 1, '{a}')"
+ADD_MANY = ADD.replace("values ('a'", "select 'a'").replace("'{a}')", "'{a}'")
+ADD_MANY += " from generate_series(1, 20000); alter table movies set (autovacuum_enabled = off)"
+UNANALYZED = "movies has no statistics, so that lists are slow: run analyze movies"
 BEHIND = f"{ACT} zzzz before update on movies for each row execute function act()"
 ADD_TO_KEPT = "alter table kept add constraint movies_runtime_positive check (runtime > 0)"
 DROP = "alter table movies drop constraint movies_runtime_positive"
@@ -409,6 +412,11 @@ RESORTED_ALL = (
             "create rule lose as on insert to movie_changes do instead nothing",
             "rule lose of movie_changes changes what statements do",
         ),
+        (
+            f"{ADD_MANY}; update pg_class set reltuples = -1 where relname = 'movies'",
+            UNANALYZED,
+        ),
+        (f"{ADD_MANY}; update pg_class set reltuples = 20000 where relname = 'movies'", UNANALYZED),
         (f"{ADD}; alter table movies alter id restart", BEHIND_IDS),
         (f"{ADD_CLIENT}; alter table clients alter id restart", BEHIND_CLIENTS),
         *(
