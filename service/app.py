@@ -36,7 +36,7 @@ from service.database.store import Store
 from service.database.streaming import Streams
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
-from service.errors import OperatorError, Unavailable
+from service.errors import OperatorError, Refusal, Unavailable
 from service.genres import GenreCounts, Genres
 from service.movies import exporting, importing, keys, movie, parameters, restoring, search_help
 from service.movies import routes as movies
@@ -263,16 +263,14 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
 
     If the database is unreachable or lacks migrations, the service starts anyway and responds 503
     until that changes. With `refuse_mistakes`, a query that does not fit the schema prevents the
-    start.
+    start, however long the check takes.
     """
-    retry = None
-    try:
-        async with pool.connection():
-            pass
-    except Unavailable as error:
-        if refuse_mistakes and isinstance(error.__cause__, OperatorError):
-            raise error.__cause__ from None
-        retry = asyncio.create_task(_connect_until_ready(pool, str(error)))
+    error = await _try_connection(pool)
+    while refuse_mistakes and error and error.refusal is Refusal.POOL_TIMEOUT:
+        error = await _try_connection(pool)
+    if refuse_mistakes and error and isinstance(error.__cause__, OperatorError):
+        raise error.__cause__
+    retry = asyncio.create_task(_connect_until_ready(pool, str(error))) if error else None
     yield
     if retry:
         retry.cancel()
@@ -282,11 +280,18 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
 async def _connect_until_ready(pool: Pool, reason: str) -> None:
     while True:  # the pool has logged the first reason
         await asyncio.sleep(VERIFY_RETRY_S)
-        try:
-            async with pool.connection():
-                log.info("ready")
-                return
-        except Unavailable as error:
-            if str(error) != reason:
-                reason = str(error)
-                log.warning("not ready", reason=reason)
+        error = await _try_connection(pool)
+        if not error:
+            log.info("ready")
+            return
+        if str(error) != reason:
+            reason = str(error)
+            log.warning("not ready", reason=reason)
+
+
+async def _try_connection(pool: Pool) -> Unavailable | None:
+    try:
+        async with pool.connection():
+            return None
+    except Unavailable as error:
+        return error
