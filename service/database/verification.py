@@ -236,7 +236,7 @@ async def _verify_query(
 
 
 async def _verify_plan(cursor: aiopg.Cursor, query: Query, sample: Parameters) -> None:
-    """Explain the query; refuse a filter whose text PostgreSQL does not put in place of its call."""
+    """Explain the query; refuse a filter that PostgreSQL would call for each row."""
     plan = await _fetch(cursor, f"explain {query.sql}", sample)
     if call := re.search(r"\b(\w+_matches)\(\w+\.\*", str(plan)):
         raise query.make_error(
