@@ -52,6 +52,17 @@ own_runtimes as materialized (
     and movie_matches(m, :filter::jsonb - '{runtime_from,runtime_to,runtimes}'::text[])
   limit :most::bigint + 1
 ),
+-- as in count_movies
+size as materialized (
+  select
+    p.pages,
+    p.pages * case when c.reltuples > 0 then c.reltuples::numeric / greatest(c.relpages, 1) else 40 end as movies
+  from pg_class as c
+  cross join lateral (
+    select greatest(1, pg_relation_size(c.oid) / current_setting('block_size')::numeric) as pages
+  ) as p
+  where c.oid = 'movies'::regclass
+),
 limits as materialized (
   select
     n.*, n.matches > :most as total_is_estimate,
@@ -61,13 +72,14 @@ limits as materialized (
     and greatest(n.matches, (select count(*) from own_years)) > :most as years_are_estimates,
     :facets like '%runtime%'
     and greatest(n.matches, (select count(*) from own_runtimes)) > :most as runtimes_are_estimates,
-    (select greatest(c.reltuples, 1)::numeric from pg_class as c where c.oid = 'movies'::regclass) as movies
+    t.pages, t.movies
   from numbers as n
+  cross join size as t
 ),
 sample as materialized (
   select m.genres, m.year, m.runtime, f.is_matched, f.is_of_genres, f.is_of_years, f.is_of_runtimes
   from movies as m
-    tablesample system ((select 100 * least(1, 10000 / l.movies) from limits as l))
+    tablesample system ((select 100 * least(1, 10000 / l.movies, 1000 / l.pages) from limits as l))
     repeatable (0)
   cross join lateral (
     values (

@@ -35,9 +35,9 @@ left join schema_migrations as s on true;
 -- Returns what the service needs and the schema lacks, each with what to do: triggers, indexes and constraints that were
 -- dropped, disabled or left invalid, and triggers behind the one that must be the last. Also what would hide or change
 -- movies without a sign: row level security, rules, and a session that runs no triggers. Also trigger functions with
--- which others may write, a sequence that is behind its table, near its end, or gives ids twice, and sort rules that
--- have changed under the indexes. Names are compared, not definitions. If you do without one on purpose, delete its
--- name here.
+-- which others may write, a sequence that is behind its table, near its end, or gives ids twice, sort rules that have
+-- changed under the indexes, and missing statistics. Names are compared, not definitions. If you do without one on
+-- purpose, delete its name here.
 with tables as (
   select c.oid, c.relname, c.relrowsecurity
   from pg_class as c
@@ -246,4 +246,19 @@ join pg_index as i on i.indrelid = t.oid
 cross join unnest(i.indcollation) as k (oid)
 join pg_collation as c on c.oid = k.oid
 where c.collversion <> pg_collation_actual_version(c.oid)
+union all
+select 'movies has no statistics, so that lists are slow: run analyze movies'
+from pg_class as c
+join pg_namespace as n on n.oid = c.relnamespace
+where c.oid = 'movies'::regclass
+  and pg_relation_size(c.oid) > 2000000 -- some 10,000 movies; autovacuum analyzes these within a minute
+  and (
+    c.reltuples < 0
+    or not exists (
+      select
+      from pg_stats as s
+      where s.schemaname = n.nspname
+        and s.tablename = c.relname
+    )
+  )
 order by fault;

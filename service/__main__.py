@@ -228,7 +228,7 @@ def test_(config: Config) -> None:
         report(line)
     if not may_run_all:
         raise OperatorError("not all was tested: use the role that owns the tables, as for migrate")
-    tested = "as far as they were tested, " if skipped else ""
+    tested = f"as far as they were tested (skipped: {len(skipped)}), " if skipped else ""
     click.echo(f"{tested}the queries of {config.queries} return what the service expects")
 
 

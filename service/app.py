@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from service.database.store import Store
 from service.database.streaming import Streams
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
-from service.errors import OperatorError, Unavailable
+from service.errors import OperatorError, Refusal, Unavailable
 from service.genres import GenreCounts, Genres
 from service.movies import exporting, importing, keys, movie, parameters, restoring, search_help
 from service.movies import routes as movies
@@ -85,7 +85,7 @@ CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 LISTS, STREAMS = "lists", "streams"  # limits of the pool
 POOL = web.AppKey("pool", Pool)
-RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
+FILES = web.AppKey("files", QueryRegistry)
 
 
 def load_queries(config: Config) -> dict[str, Query]:
@@ -121,16 +121,17 @@ class Sources:
 
 
 def create_app(
-    config: Config, *, refuse_mistakes: bool = True, metrics_folder: Path | None = None
+    config: Config, *, files: QueryRegistry | None = None, metrics_folder: Path | None = None
 ) -> web.Application:
     """Build the application; `OperatorError` where a query or migration file is wrong.
 
-    Without `refuse_mistakes`, the application starts with wrong files, too. It responds 503 and
-    reads them again until the database is verified. `metrics_folder`: of several processes.
+    `files`: those that the master of several processes has read. With them, a query that does not
+    fit the schema does not prevent the start: the application responds 503 until it is corrected.
+    `metrics_folder`: of several processes.
     """
     metrics = Metrics(is_enabled=config.operations.are_metrics_on, folder=metrics_folder)
-    files = QueryRegistry(config, partial(load_queries, config))
-    if refuse_mistakes:
+    if refuse_mistakes := not files:
+        files = QueryRegistry(config, partial(load_queries, config))
         files.load()
     for url in (config.database.url, *config.database.replica_urls):
         check_tls(replace(config.database, url=url))
@@ -171,7 +172,7 @@ def create_app(
     metrics.samplers.append(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS_APP] = _make_operations(config, access, health, metrics)
     app[POOL] = pool
-    app[RELOAD_QUERIES] = files.reload
+    app[FILES] = files
     return app
 
 
@@ -249,15 +250,16 @@ def _make_operations(
     )
 
 
-async def check_start(config: Config) -> None:
-    """Raise `OperatorError` if the settings, a query or a migration file are wrong.
+async def check_start(config: Config) -> QueryRegistry:
+    """Return the files for the workers; `OperatorError` if they or the settings are wrong.
 
     The database need not be reachable: the service starts without it, and is not ready.
     """
     # Without metrics: the sums of the workers must not include the gauges of their master.
-    create_app(replace(config, operations=Operations()))
+    files = create_app(replace(config, operations=Operations()))[FILES]
     with suppress(Unavailable):  # each worker logs it
-        await verify_queries(config, load_queries(config))
+        await verify_queries(config, files.queries)
+    return files
 
 
 async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIterator[None]:
@@ -265,16 +267,14 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
 
     If the database is unreachable or lacks migrations, the service starts anyway and responds 503
     until that changes. With `refuse_mistakes`, a query that does not fit the schema prevents the
-    start.
+    start, however long the check takes.
     """
-    retry = None
-    try:
-        async with pool.connection():
-            pass
-    except Unavailable as error:
-        if refuse_mistakes and isinstance(error.__cause__, OperatorError):
-            raise error.__cause__ from None
-        retry = asyncio.create_task(_connect_until_ready(pool, str(error)))
+    error = await _try_connection(pool)
+    while refuse_mistakes and error and error.refusal is Refusal.POOL_TIMEOUT:
+        error = await _try_connection(pool)
+    if refuse_mistakes and error and isinstance(error.__cause__, OperatorError):
+        raise error.__cause__
+    retry = asyncio.create_task(_connect_until_ready(pool, str(error))) if error else None
     yield
     if retry:
         retry.cancel()
@@ -284,11 +284,18 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
 async def _connect_until_ready(pool: Pool, reason: str) -> None:
     while True:  # the pool has logged the first reason
         await asyncio.sleep(VERIFY_RETRY_S)
-        try:
-            async with pool.connection():
-                log.info("ready")
-                return
-        except Unavailable as error:
-            if str(error) != reason:
-                reason = str(error)
-                log.warning("not ready", reason=reason)
+        error = await _try_connection(pool)
+        if not error:
+            log.info("ready")
+            return
+        if str(error) != reason:
+            reason = str(error)
+            log.warning("not ready", reason=reason)
+
+
+async def _try_connection(pool: Pool) -> Unavailable | None:
+    try:
+        async with pool.connection():
+            return None
+    except Unavailable as error:
+        return error

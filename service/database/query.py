@@ -47,6 +47,10 @@ OUTDATED = (
     postgres.FeatureNotSupported,  # "cached plan must not change result type"
 )
 
+# PgBouncer has no server, so it has not sent the statement, which may be repeated. This is not true
+# of its other messages, such as "server conn crashed?".
+NOT_SENT = re.compile(r"FATAL: +(?:\w{5}: )?(?:server login has been failing|query_wait_timeout)")
+
 Row = tuple[Any, ...]
 Parameters = Mapping[str, object]  # of a query, by name
 NO_PARAMETERS: Parameters = {}

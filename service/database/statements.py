@@ -23,6 +23,7 @@ from service.database.pool import Pool
 from service.database.query import (
     CONTENDED,
     NO_PARAMETERS,
+    NOT_SENT,
     OUTDATED,
     Execution,
     Parameters,
@@ -126,7 +127,7 @@ class Statements:
         """Run the query `name` and return its rows.
 
         If its connection breaks, a read is run once more on a new one; so is a write that
-        `is_repeatable`. For other writes it is unknown whether they were executed.
+        `is_repeatable` or was `NOT_SENT`. Otherwise it is unknown whether it was executed.
         `max_affected`: a statement that changes more rows is refused. `is_resent`: it waits for a
         lock for at most `LOCK_TIMEOUT_MS`; then it is `Contended`, which is not logged, as the
         caller sends it again.
@@ -159,8 +160,8 @@ class Statements:
         try:
             try:
                 return await self.run(pool, statement)
-            except psycopg2.Error:  # the connection broke
-                if not may_repeat:
+            except psycopg2.Error as error:  # the connection broke
+                if not may_repeat and not NOT_SENT.match(str(error)):
                     raise
                 return await self.run(pool, statement)
         except psycopg2.Error as error:
@@ -256,8 +257,10 @@ class Statements:
             log.warning("notice", query=query.name, file=query.location, reason=reason)
 
     def to_unavailable(self, query: Query, reason: str) -> Unavailable:
-        """Log why it is unknown whether a statement was executed; return that as an error."""
+        """Return why a statement was lost as an error; log that, unless it was not sent."""
         line = " ".join(reason.split())
+        if NOT_SENT.match(line):  # the pool logs the outage
+            return Unavailable(f"{query.name}: {line}", Refusal.NO_DATABASE)
         self.metrics.get_statement(query.name).failures.inc()
         log.warning("statement lost", query=query.name, file=query.location, reason=line)
         return Unavailable(f"{query.name}: {line}", Refusal.STATEMENT_LOST)

@@ -6,7 +6,7 @@ styles.
 
 import re
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from html import escape
 from pathlib import Path
 from string import Template
@@ -110,15 +110,7 @@ class Reference:
     """
 
     def __init__(self, make_document: Callable[[], Json]) -> None:
-        try:
-            self._files = {
-                path.name: make_content(path.read_bytes(), FILES[path.name])
-                for path in (*FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
-                if path.name in FILES
-            }
-            self._page = make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
-        except OSError as error:  # a deployment without docs/ or clients/
-            raise OperatorError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        self._files, self._page = _read_contents()
         self._make_document = make_document
 
     async def document(self, request: web.Request) -> web.StreamResponse:
@@ -151,6 +143,20 @@ def make_routes(reference: Reference) -> list[Route]:
         Route("GET", "/v1/docs", reference.page, Scope.NONE, SHOW_PAGE),
         Route("GET", "/v1/docs/{file}", reference.file, Scope.NONE, SHOW_FILE),
     ]
+
+
+@cache  # the workers of gunicorn get what their master has read
+def _read_contents() -> tuple[dict[str, Content], Content]:
+    """Return the files by name, and the page."""
+    try:
+        files = {
+            path.name: make_content(path.read_bytes(), FILES[path.name])
+            for path in (*FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
+            if path.name in FILES
+        }
+        return files, make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
+    except OSError as error:  # a deployment without docs/ or clients/
+        raise OperatorError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _render_page() -> bytes:

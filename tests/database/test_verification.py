@@ -25,7 +25,7 @@ from support import (
     with_user,
 )
 
-from service.app import EXPECTED
+from service.app import EXPECTED, create_app
 from service.config import Config
 from service.database import connections, query_files
 from service.database.connections import Connector
@@ -35,6 +35,7 @@ from service.database.query import Expected
 from service.database.query_testing import explain_query
 from service.database.verification import verify_database, verify_queries
 from service.errors import Contended, OperatorError, Unavailable
+from service.web.server import Runner
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
@@ -379,6 +380,9 @@ ACT = (
     " $$ begin return new; end $$; create trigger"
 )
 ADD = "insert into movies (title, year, runtime, genres) values ('a', 2000, 1, '{a}')"
+ADD_MANY = ADD.replace("values ('a'", "select 'a'").replace("'{a}')", "'{a}'")
+ADD_MANY += " from generate_series(1, 20000); alter table movies set (autovacuum_enabled = off)"
+UNANALYZED = "movies has no statistics, so that lists are slow: run analyze movies"
 BEHIND = f"{ACT} zzzz before update on movies for each row execute function act()"
 BEHIND_OF_CLIENTS = (
     f"{BEHIND.replace('on movies', 'on clients')}; create trigger zzz_clients_keep_version"
@@ -478,6 +482,11 @@ RESORTED_ALL = (
             "create rule lose as on insert to movie_changes do instead nothing",
             "rule lose of movie_changes changes what statements do",
         ),
+        (
+            f"{ADD_MANY}; update pg_class set reltuples = -1 where relname = 'movies'",
+            UNANALYZED,
+        ),
+        (f"{ADD_MANY}; update pg_class set reltuples = 20000 where relname = 'movies'", UNANALYZED),
         (f"{ADD}; alter table movies alter id restart", BEHIND_IDS),
         (f"{ADD_CLIENT}; alter table clients alter id restart", BEHIND_CLIENTS),
         *(
@@ -760,7 +769,27 @@ async def test_a_query_that_waits_for_a_lock_is_named_but_not_refused(
     with hold(database, "lock table a"), pytest.raises(Contended) as caught:
         await verify("\n-- name: get_a()\nselect id from a;\n")
 
-    assert "a.sql:2): canceling statement due to statement timeout" in str(caught.value)
+    assert "a.sql:2): canceling statement due to lock timeout" in str(caught.value)
+
+
+async def test_a_mistake_is_refused_however_slow_the_database_is(
+    refused: Refused, settings: Callable[..., Config], checkout: Path, database: str
+) -> None:
+    """Also behind a query that waits for a lock, or if the check takes longer than a request."""
+    locked = "-- name: get_a()\nselect id from clients;\n"
+    slow = "-- name: add_b()\nselect 'b' as b, pg_sleep(1.5)::text as c;\n"
+    with hold(database, "lock table clients"):
+        reason = await refused(f"{locked}-- name: get_c()\nselect titel from movies;\n")
+    slow_reason = await refused(slow, add_b=writes(b=str))
+    with (checkout / "queries" / "clients.sql").open("a") as file:
+        file.write("-- name: get_d()\nselect titel from movies;\n")
+
+    app = create_app(settings(root=checkout, database__acquire_timeout=0.001))
+    with pytest.raises(OperatorError, match='column "titel" does not exist'):
+        await Runner(app).setup()
+
+    assert reason == 'a.sql:4: column "titel" does not exist'
+    assert slow_reason == "a.sql:1: add_b must return the columns b; it returns b, c"
 
 
 async def test_it_does_not_wait_for_an_import(connection: aiopg.Connection, database: str) -> None:

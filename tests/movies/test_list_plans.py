@@ -11,6 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 from conftest import ROOT
+from support import Execute
 
 from service.database import listing, query_files
 from service.database.listing import Place, SortKey, filter_parameter
@@ -94,6 +95,29 @@ def test_every_filter_is_tried() -> None:
     assert {name for wanted, _ in FILTERS.values() for name in wanted.as_json()} == members
     for field in fields(Filter):
         assert any(name.startswith(field.name) for name in members), field.name
+
+
+@pytest.mark.parametrize("stale", [-1, 0])
+@pytest.mark.parametrize("name", ["count_movies", "count_facets"])
+def test_the_sample_is_right_without_statistics(
+    execute: Execute, database: str, name: str, stale: int
+) -> None:
+    """As pg_upgrade leaves the table, or a load: the whole table would take seconds."""
+    execute("alter table movies set (autovacuum_enabled = off)")
+    execute(FILL)
+    execute("update pg_class set reltuples = %s, relpages = 1 where relname = 'movies'", stale)
+    query = query_files.load(ROOT / "queries", QUERIES)[name]
+    parameters = {"filter": "{}", "facets": "genres", "most": 100}
+
+    with closing(psycopg2.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute(f"explain (analyze, format json) {query.sql}", parameters)
+        plan = str(cursor.fetchall())
+        cursor.execute(query.sql, parameters)
+        (total, *_), *_ = cursor.fetchall()
+
+    (rows,) = re.findall(r"'Node Type': 'Sample Scan'.*?'Actual Rows': ([0-9]+)", plan)
+    assert 5_000 < int(rows) < 15_000
+    assert 14_000 < total < 40_000
 
 
 @pytest.mark.parametrize("name", FILTERS)
