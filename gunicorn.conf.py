@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import tempfile
+from contextlib import suppress
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -76,9 +77,10 @@ def on_starting(server: Arbiter) -> None:
 def when_ready(server: Arbiter) -> None:
     """Refuse mistakes before any worker starts, and make what the workers share.
 
+    That is also all that they need of the checkout, which may be of another release when one of
+    them is replaced: gunicorn ends all of them if a new one cannot start.
     SIGHUP reloads queries/*.sql in the workers; gunicorn's default is to replace them.
     """
-    server.handle_hup = lambda: server.kill_workers(signal.SIGHUP)
     folder = _make_metrics_folder() if _config.operations.are_metrics_on else None
 
     from service import serving  # noqa: PLC0415 - after the folder was made
@@ -86,7 +88,7 @@ def when_ready(server: Arbiter) -> None:
 
     operations_sockets = []
     try:
-        asyncio.run(check_start(_config))
+        files = asyncio.run(check_start(_config))
         if _config.operations.port:
             operations_sockets = serving.bind(_config.operations, "[operations] host and port")
     except OperatorError as error:
@@ -94,7 +96,14 @@ def when_ready(server: Arbiter) -> None:
         raise SystemExit(1) from error
     addresses = [each.sock.getsockname() for each in server.LISTENERS]
     serving.warn_if_anyone_can_write(_config.access, addresses)
-    serving.Worker.master = serving.Master(_config, operations_sockets, folder)
+    serving.Worker.master = serving.Master(_config, files, operations_sockets, folder)
+
+    def reload() -> None:
+        with suppress(Exception):  # the workers log it
+            files.load()
+        server.kill_workers(signal.SIGHUP)
+
+    server.handle_hup = reload
 
 
 def _make_metrics_folder() -> Path:

@@ -2,7 +2,8 @@
 
 const PAUSES_S = [0.5, 1, 2, 4, 8, 10, 10]; // together longer than a restart of the service
 const MAX_PAUSE_S = 60; // also if Retry-After is longer
-const REPEATED = [409, 429, 503]; // nothing is wrong with the request: try later
+const ROUNDS = 50; // to change a movie that others change, too
+const [MOVIES, BATCH] = ["/v1/movies", "/v1/movies/batch"];
 
 /**
  * @typedef {{title: string, year: number, runtime: string, genres: string[],
@@ -12,9 +13,34 @@ const REPEATED = [409, 429, 503]; // nothing is wrong with the request: try late
  * @typedef {{status: number, movie?: Movie, problem?: object}} Result
  */
 
-const wait = (pause, after) => {
+/** Run `act` with a signal that ends it in time, or with `signal`. (AbortSignal.any loses timeouts in Node.js 20.) */
+const within = async (seconds, signal, act) => {
+  signal?.throwIfAborted();
+  const controller = new AbortController();
+  const end = () => controller.abort();
+  const timer = setTimeout(end, 1000 * seconds);
+  signal?.addEventListener("abort", end);
+  return act(controller.signal).catch((cause) => {
+    signal?.throwIfAborted();
+    throw new Lost("no response, or not in time", { cause });
+  }).finally(() => {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", end);
+  });
+};
+
+const wait = (pause, after, signal) => {
   const least = /^\d+$/.test(after ?? "") ? Math.min(Number(after), MAX_PAUSE_S) : 0;
-  return new Promise((done) => setTimeout(done, 1000 * (Math.max(pause, least) + Math.random() / 4)));
+  const time = Math.max(pause, least) + Math.random() / 4;
+  return within(time, signal, (end) => new Promise((done) => end.addEventListener("abort", done)));
+};
+
+/** Whether a request may be sent again that may have been carried out: or a movie might be created twice. */
+const isRepeatable = (method, path, body, headers) => {
+  if (["GET", "HEAD", "DELETE"].includes(method) || (method === "PUT" && path === BATCH)) return true;
+  if (method === "POST" && [MOVIES, BATCH].includes(path)) return headers.has("Idempotency-Key");
+  if (path.startsWith(BATCH)) return body?.movies.every(({ etag }) => etag) ?? false;
+  return (headers.get("If-Match") ?? "*") !== "*";
 };
 
 const makeKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -34,52 +60,68 @@ const parse = (text) => JSON.parse(text, (key, value) => {
 
 /** The service refused a request; `errors` has each mistake with its place. */
 export class Problem extends Error {
-  /** @param {number} status @param {{type?: string, detail?: string, errors?: object[]}} content */
-  constructor(status, content) {
-    super(`${status} ${content.detail ?? ""} ${JSON.stringify(content.errors ?? [])}`);
-    this.status = status;
+  /** @param {Response} response @param {string} text its body */
+  constructor(response, text) {
+    const isJson = text && response.headers.get("Content-Type")?.includes("json"); // a proxy may send HTML
+    const content = isJson ? JSON.parse(text) : {};
+    const other = response.headers.get("Location") || response.statusText || response.type;
+    super(`${response.status} ${content.detail ?? other} ${JSON.stringify(content.errors ?? [])}`);
+    this.status = response.status;
     this.slug = content.type?.split("#")[1] ?? "";
     this.errors = content.errors ?? [];
   }
 }
 
+/** There was no response: the request may have been carried out, as after a 503. */
+export class Lost extends Error {}
+
 /** The requests to a catalogue. */
 export class Catalogue {
-  /** @param {string} api @param {string} [token] */
-  constructor(api, token) {
+  /** @param {string} api @param {string} [token] @param {AbortSignal} [signal] ends each request */
+  constructor(api, token, signal) {
     this.api = api;
     this.authorization = token ? { Authorization: `Bearer ${token}` } : {};
+    this.signal = signal;
   }
 
   /**
-   * Send a request; send it again after a lost connection, and when Retry-After says so.
-   * @template T
-   * @param {string} method
-   * @param {string} path
-   * @param {{body?: object, headers?: Record<string, string>,
-   *   read?: (response: Response) => Promise<T>, timeout?: number}} [options] `read` reads the body
+   * Send a request; send it again if that is safe, and may help. Throws `Problem`, also for a
+   * redirect, or `Lost`. The 404 of a repeated DELETE is returned: the movie is gone. The 412 of a
+   * repeated change may come from the change itself.
+   * @template T @param {string} method @param {string} path
+   * @param {{body?: object, headers?: Record<string, string>, timeout?: number, signal?: AbortSignal,
+   *   read?: (text: string, headers: Headers) => T}} [options] `read` reads the response
    * @returns {Promise<T>}
    */
   async send(method, path, options = {}) {
-    const { body, headers, read = async (response) => parse(await response.text()), timeout = 30_000 } = options;
+    const { body, read = (text) => text && parse(text), timeout = 30_000, signal = this.signal } = options;
+    const headers = new Headers({ ...this.authorization, ...options.headers });
+    const init = { method, headers, body: body && JSON.stringify(body), redirect: "manual" };
+    // A wrong argument throws a TypeError here; in `fetch`, it would be taken for a lost connection.
+    const { url } = new Request(this.api + path, init);
+    if (!/^https?:/.test(url)) throw new TypeError(`expected http or https, got ${url}`);
+    const isRead = method === "GET" || method === "HEAD";
+    const mayRepeat = isRepeatable(method, path, body, headers);
+    let wasLost = false;
     for (const pause of [...PAUSES_S, null]) {
       let after = null;
       try {
-        const response = await fetch(this.api + path, {
-          method,
-          headers: { ...this.authorization, ...headers },
-          body: body && JSON.stringify(body),
-          signal: AbortSignal.timeout(timeout),
+        const [response, text] = await within(timeout / 1000, signal, async (end) => {
+          const response = await fetch(url, { ...init, signal: end });
+          return [response, await response.text()];
         });
-        if (response.ok) return await read(response);
-        const problem = new Problem(response.status, await response.json().catch(() => ({})));
-        const isFinal = !REPEATED.includes(response.status) || problem.slug === "external-id-taken";
-        if (isFinal || pause === null) throw problem;
+        const { status, ok } = response;
+        if (ok || (wasLost && method === "DELETE" && status === 404)) return read(text, response.headers);
         after = response.headers.get("Retry-After");
+        // Nothing was carried out (409, 429), or perhaps; 502 and 504 are by a proxy.
+        const mayHelp = { 409: after !== null, 429: true, 502: isRead, 503: mayRepeat, 504: isRead };
+        if (pause === null || !mayHelp[status]) throw new Problem(response, text);
+        wasLost ||= status === 503;
       } catch (error) {
-        if (error instanceof Problem || error instanceof RangeError || pause === null) throw error;
+        if (pause === null || !mayRepeat || !(error instanceof Lost)) throw error;
+        wasLost = true;
       }
-      await wait(pause, after);
+      await wait(pause, after, signal);
     }
   }
 
@@ -89,7 +131,7 @@ export class Catalogue {
    */
   async create(movie, key = makeKey()) {
     const headers = { "Idempotency-Key": key };
-    return (await this.send("POST", "/v1/movies", { body: movie, headers })).movie;
+    return (await this.send("POST", MOVIES, { body: movie, headers })).movie;
   }
 
   /**
@@ -97,43 +139,46 @@ export class Catalogue {
    * @param {MovieInput[]} movies @param {string} key @returns {Promise<Result[]>}
    */
   async createMany(movies, key) {
-    return this.sendBatch("POST", "/v1/movies/batch", movies, { "Idempotency-Key": key });
+    return this.sendBatch("POST", BATCH, movies, { "Idempotency-Key": key });
   }
 
   /**
-   * Send up to 100 movies that may be sent again; return the result of each.
+   * Send up to 100 movies, and again if that is safe; return the result of each.
    * @param {string} method @param {string} path @param {object[]} movies
    * @param {Record<string, string>} [more] headers @returns {Promise<Result[]>}
    */
   async sendBatch(method, path, movies, more) {
-    const headers = { ...more, Prefer: "handling=lenient" };
-    const read = async (response) => [parse(await response.text()).results, response.headers.get("Retry-After")];
+    const [body, headers] = [{ movies }, { ...more, Prefer: "handling=lenient" }];
+    const read = (text, answered) => [parse(text).results, answered.get("Retry-After")];
+    const mayRepeat = isRepeatable(method, path, body, new Headers(headers));
+    let results = [];
     for (const pause of [...PAUSES_S, null]) {
-      const [results, after] = await this.send(method, path, { body: { movies }, headers, read });
-      if (pause === null || after === null) return results; // else an entry may succeed later
-      await wait(pause, after);
+      const [now, after] = await this.send(method, path, { body, headers, read });
+      results = now.map((result, place) => (results[place]?.movie ? results[place] : result));
+      if (pause === null || after === null || !mayRepeat) return results; // else an entry may succeed later
+      await wait(pause, after, this.signal);
     }
   }
 
   /**
    * Make the movies whose external ids begin with `prefix` equal to the rows of a source. It can be
    * stopped at any point, and begun again. It throws before it deletes more than `maxDeletions`: the
-   * source may be incomplete. `kept` movies were equal or replaced.
+   * source may be incomplete. `kept` movies were equal or replaced. `refused` has, with its problem,
+   * each refused row, and each movie whose deletion was refused.
    * @param {Iterable<MovieInput> | AsyncIterable<MovieInput>} rows
    * @param {string} prefix @param {number} [maxDeletions]
    * @returns {Promise<{created: number, kept: number, deleted: number,
-   *   refused: {row: MovieInput, problem: object}[]}>}
+   *   refused: {row: MovieInput | Movie, problem: object}[]}>}
    */
   async sync(rows, prefix, maxDeletions = 100) {
+    if (!prefix || typeof prefix !== "string") throw new RangeError("expected a prefix, or all would be deleted");
     const seen = new Set();
     const report = { created: 0, kept: 0, deleted: 0, refused: [] };
-    const put = async (batch) => {
-      const results = await this.sendBatch("PUT", "/v1/movies/batch", batch);
-      results.forEach(({ status, problem }, place) => {
-        if (problem) report.refused.push({ row: batch[place], problem });
-        else report[status === 201 ? "created" : "kept"] += 1;
-      });
-    };
+    const record = (rows, results, names) => results.forEach(({ status, problem }, place) => {
+      if (names[status]) report[names[status]] += 1;
+      else report.refused.push({ row: rows[place], problem });
+    });
+    const put = async (some) => record(some, await this.sendBatch("PUT", BATCH, some), { 200: "kept", 201: "created" });
     let batch = [];
     for await (const row of rows) {
       const name = row.external_id ?? "";
@@ -145,15 +190,18 @@ export class Catalogue {
     }
     if (batch.length) await put(batch);
     const gone = [];
-    for await (const { id, etag, external_id: name } of this.movies()) {
-      if (name?.startsWith(prefix) && !seen.has(name)) gone.push({ id, etag });
+    for await (const movie of this.movies()) {
+      const name = movie.external_id;
+      if (name?.startsWith(prefix) && !seen.has(name)) gone.push(movie);
     }
     if (gone.length > maxDeletions) {
       throw new RangeError(`${gone.length} movies are not in the source: raise maxDeletions?`);
     }
     while (gone.length) {
-      const results = await this.sendBatch("POST", "/v1/movies/batch/delete", gone.splice(0, 100));
-      report.deleted += results.filter(({ movie }) => movie).length;
+      const movies = gone.splice(0, 100);
+      const results = await this.sendBatch("POST", `${BATCH}/delete`, movies.map(({ id, etag }) => ({ id, etag })));
+      // 404: it is gone, perhaps by the same request, whose response got lost.
+      record(movies, results, { 200: "deleted", 404: "deleted" });
     }
     return report;
   }
@@ -164,26 +212,26 @@ export class Catalogue {
    * @returns {Promise<Movie>}
    */
   async change(id, decide) {
-    const path = `/v1/movies/${requireExact(id)}`;
-    const read = async (response) => [response.headers.get("ETag"), parse(await response.text()).movie];
-    for (;;) {
-      const [tag, movie] = await this.send("GET", path, { read });
-      const options = { body: decide(movie), headers: { "If-Match": tag } };
+    const path = `${MOVIES}/${requireExact(id)}`;
+    for (let rounds = 1; ; rounds += 1) {
+      const { movie } = await this.send("GET", path);
+      const headers = { "If-Match": movie.etag }; // not the header ETag, which a proxy may weaken
       try {
-        return (await this.send("PATCH", path, options)).movie;
+        return (await this.send("PATCH", path, { body: decide(movie), headers })).movie;
       } catch (error) {
-        if (error.status !== 412) throw error; // else somebody was faster: decide again
-        await wait(0);
+        if (error.status !== 412 || rounds === ROUNDS) throw error; // else somebody was faster
+        await wait(0, null, this.signal);
       }
     }
   }
 
-  /** Return all movies, page by page; not for `id` (one page). @returns {AsyncGenerator<Movie>} */
+  /** Return all movies that match, page by page. @returns {AsyncGenerator<Movie>} */
   async *movies(/** @type {Record<string, string | number>} */ filters) {
     requireExactIds(filters?.id);
+    const size = filters?.id || filters?.external_id ? {} : { page_size: 100 };
     for (let cursor = ""; cursor !== null; ) {
-      const query = new URLSearchParams({ page_size: 100, ...filters, ...(cursor && { cursor }) });
-      const page = await this.send("GET", `/v1/movies?${query}`);
+      const query = new URLSearchParams({ ...size, ...filters, ...(cursor && { cursor }) });
+      const page = await this.send("GET", `${MOVIES}?${query}`);
       yield* page.movies;
       cursor = page.metadata.next_cursor;
     }
@@ -213,14 +261,13 @@ export class Copy {
   }
 
   async copyAll(/** @type {Catalogue} */ catalogue) {
-    const read = async (response) => {
-      const lines = (await response.text()).split("\n").filter((line) => line);
-      const total = Number(response.headers.get("Total-Records"));
-      if (lines.length !== total) throw new Error("the list broke off");
-      return [response.headers.get("Changes-Cursor"), lines.map((line) => parse(line))];
+    const read = (text, headers) => {
+      const lines = text.split("\n").filter((line) => line);
+      if (lines.length !== Number(headers.get("Total-Records"))) throw new Lost("the list broke off");
+      return [headers.get("Changes-Cursor"), lines.map((line) => parse(line))];
     };
     const options = { headers: { Accept: "application/x-ndjson" }, read, timeout: 3_600_000 };
-    const [cursor, movies] = await catalogue.send("GET", "/v1/movies", options);
+    const [cursor, movies] = await catalogue.send("GET", MOVIES, options);
     this.movies = new Map(movies.map((movie) => [movie.id, movie]));
     this.cursor = cursor;
   }

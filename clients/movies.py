@@ -5,17 +5,33 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NotRequired, TypedDict
 from uuid import uuid4
 
 import requests
+from requests.structures import CaseInsensitiveDict
 
 PAUSES_S = (0.5, 1, 2, 4, 8, 10, 10)  # together longer than a restart of the service
-REPEATED = {409, 429, 503}  # nothing is wrong with the request: try later
-TAKEN = "external-id-taken"  # but this 409 stays
+ROUNDS = 50  # to change a movie that others change, too
+MOVIES, BATCH = "/v1/movies", "/v1/movies/batch"
+# The request may have been carried out, as after a 503.
 LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+
+
+def is_repeatable(method: str, path: str, body: Any, headers: Mapping[str, str]) -> bool:
+    """Return whether a request may be sent again that may have been carried out.
+
+    Any other one could create a movie twice, or undo what somebody else changed in between.
+    """
+    if method in ("GET", "HEAD", "DELETE") or (method, path) == ("PUT", BATCH):
+        return True
+    if method == "POST" and path in (MOVIES, BATCH):
+        return "Idempotency-Key" in headers
+    if path.startswith(BATCH):
+        return bool(body) and all(entry.get("etag") for entry in body["movies"])
+    return headers.get("If-Match", "*").strip() != "*"
 
 
 def wait(pause: float, after: str) -> None:
@@ -49,11 +65,12 @@ class Problem(Exception):
 
     def __init__(self, response: requests.Response) -> None:
         is_json = "json" in response.headers.get("Content-Type", "")  # a proxy may send HTML
-        content = response.json() if is_json else {}
+        content = response.json() if is_json and response.content else {}  # HEAD has none
         self.status = response.status_code
         self.slug: str = content.get("type", "").partition("#")[2]
         self.errors: list[dict[str, str]] = content.get("errors", [])
-        super().__init__(f"{self.status} {content.get('detail', response.reason)} {self.errors}")
+        other = response.headers.get("Location", response.reason)
+        super().__init__(f"{self.status} {content.get('detail', other)} {self.errors}")
 
 
 class Catalogue:
@@ -63,46 +80,61 @@ class Catalogue:
         self.api = api
         self.session = requests.Session()
         self.session.headers.update({"Authorization": f"Bearer {token}"} if token else {})
+        self.session.auth = lambda request: request  # otherwise, requests takes that of ~/.netrc
 
     def send(self, method: str, path: str, **options: Any) -> requests.Response:
-        """Send a request; send it again after a lost connection, and when Retry-After says so."""
-        pauses = iter(PAUSES_S)
+        """Send a request; send it again if that is safe, and may help.
+
+        Raises `Problem`, also for a redirect, or one of `LOST`. The 404 of a repeated DELETE is
+        returned: the movie is gone. The 412 of a repeated change may come from the change itself.
+        """
+        is_read, headers = method in ("GET", "HEAD"), CaseInsensitiveDict(options.get("headers"))
+        may_repeat = is_repeatable(method, path, options.get("json"), headers)
+        options = {"timeout": 30, **options, "allow_redirects": False}
+        pauses, was_lost = iter(PAUSES_S), False
         while True:
             pause, after = next(pauses, None), ""
             try:
-                response = self.session.request(method, self.api + path, timeout=30, **options)
-                if response.ok:
+                response = self.session.request(method, self.api + path, **options)
+                is_gone = was_lost and method == "DELETE" and response.status_code == 404
+                if is_gone or (response.ok and not response.is_redirect):
                     return response
-                problem = Problem(response)
-                if problem.slug == TAKEN or problem.status not in REPEATED or pause is None:
+                problem, after = Problem(response), response.headers.get("Retry-After", "")
+                may_help = {503: may_repeat, 502: is_read, 504: is_read}  # perhaps of a proxy
+                may_help |= {429: True, 409: after != ""}  # it was not carried out
+                if pause is None or not may_help.get(problem.status):
                     raise problem
-                after = response.headers.get("Retry-After", "")
+                was_lost = was_lost or problem.status == 503
             except LOST:
-                if pause is None:
+                if pause is None or not may_repeat:
                     raise
+                was_lost = True
             wait(pause, after)
 
     def create(self, movie: MovieInput, key: str | None = None) -> Movie:
         """Create a movie once; with a stored key, also if this process is started again."""
         headers = {"Idempotency-Key": key or str(uuid4())}
-        return self.send("POST", "/v1/movies", json=movie, headers=headers).json()["movie"]
+        return self.send("POST", MOVIES, json=movie, headers=headers).json()["movie"]
 
     def create_many(self, movies: list[MovieInput], key: str) -> list[dict[str, Any]]:
         """Create up to 100 movies; return the status of each, with its movie or problem."""
-        return self.send_batch("POST", "/v1/movies/batch", movies, {"Idempotency-Key": key})
+        return self.send_batch("POST", BATCH, movies, {"Idempotency-Key": key})
 
     def send_batch(
         self, method: str, path: str, movies: list[Any], headers: dict[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """Send up to 100 movies that may be sent again; return the result of each."""
+        """Send up to 100 movies, and again if that is safe; return the result of each."""
         body, lenient = {"movies": movies}, {**(headers or {}), "Prefer": "handling=lenient"}
+        results: list[dict[str, Any]] = [{}] * len(movies)
         for pause in (*PAUSES_S, None):
             answer = self.send(method, path, json=body, headers=lenient)
-            results = answer.json()["results"]
+            pairs = zip(results, answer.json()["results"], strict=True)
+            results = [old if "movie" in old else new for old, new in pairs]
             # With an entry that may succeed later, the response has Retry-After.
-            if pause is None or "Retry-After" not in answer.headers:
+            after = answer.headers.get("Retry-After")
+            if pause is None or after is None or not is_repeatable(method, path, body, lenient):
                 break
-            wait(pause, answer.headers["Retry-After"])
+            wait(pause, after)
         return results
 
     def sync(
@@ -112,63 +144,69 @@ class Catalogue:
 
         It can be stopped at any point, and begun again. Raises `ValueError` before it deletes more
         than `max_deletions`: the source may be incomplete. Returns how many movies were created,
-        kept (equal or replaced) and deleted, and each refused row with its problem.
+        kept (equal or replaced) and deleted; and with its problem, each refused row, and each movie
+        whose deletion was refused.
         """
+        if "".startswith(prefix):
+            raise ValueError("expected a prefix, or all movies would be deleted")
         source, seen = iter(rows), set[str | None]()
         report: dict[str, Any] = {"created": 0, "kept": 0, "deleted": 0, "refused": []}
+
+        def record(rows: list[Any], results: list[dict[str, Any]], names: dict[int, str]) -> None:
+            for row, result in zip(rows, results, strict=True):
+                if name := names.get(result["status"]):
+                    report[name] += 1
+                else:
+                    report["refused"].append((row, result["problem"]))
+
         while batch := list(islice(source, 100)):
             for row in batch:
                 name = row.get("external_id")
                 if name in seen or not (name or "").startswith(prefix):
                     raise ValueError(f"expected another external_id with {prefix}, found {name}")
                 seen.add(name)
-            results = self.send_batch("PUT", "/v1/movies/batch", batch)
-            for row, result in zip(batch, results, strict=True):
-                if "problem" in result:
-                    report["refused"].append((row, result["problem"]))
-                else:
-                    report["created" if result["status"] == 201 else "kept"] += 1
+            record(batch, self.send_batch("PUT", BATCH, batch), {200: "kept", 201: "created"})
         own = (each for each in self.movies() if (each["external_id"] or "").startswith(prefix))
-        gone = [
-            {"id": each["id"], "etag": each["etag"]}
-            for each in own
-            if each["external_id"] not in seen
-        ]
+        gone = [each for each in own if each["external_id"] not in seen]
         if len(gone) > max_deletions:
             raise ValueError(f"{len(gone)} movies are not in the source: raise max_deletions?")
         for start in range(0, len(gone), 100):
-            deletions = gone[start : start + 100]
-            results = self.send_batch("POST", "/v1/movies/batch/delete", deletions)
-            report["deleted"] += sum("movie" in result for result in results)
+            movies = gone[start : start + 100]
+            entries = [{"id": movie["id"], "etag": movie["etag"]} for movie in movies]
+            results = self.send_batch("POST", f"{BATCH}/delete", entries)
+            # 404: it is gone, perhaps by the same request, whose response got lost.
+            record(movies, results, {200: "deleted", 404: "deleted"})
         return report
 
     def change(self, movie_id: int, decide: Callable[[Movie], dict[str, Any]]) -> Movie:
         """Change the fields that `decide` returns for the movie as it is now."""
-        path = f"/v1/movies/{movie_id}"
+        path = f"{MOVIES}/{movie_id}"
+        rounds = 0
         while True:
-            seen = self.send("GET", path)
-            tag, fields = seen.headers["ETag"], decide(seen.json()["movie"])
+            now = self.send("GET", path).json()["movie"]
+            tag = {"If-Match": now["etag"]}  # not the header ETag, which a proxy may weaken
             try:
-                answer = self.send("PATCH", path, json=fields, headers={"If-Match": tag})
-                return answer.json()["movie"]
+                return self.send("PATCH", path, json=decide(now), headers=tag).json()["movie"]
             except Problem as problem:
-                if problem.status != 412:  # else somebody was faster: decide again
+                rounds += 1
+                if problem.status != 412 or rounds == ROUNDS:  # else somebody was faster
                     raise
                 time.sleep(random.random() / 4)
 
     def movies(self, **filters: str | int) -> Iterator[Movie]:
-        """Return all movies that match, page by page; not for `id`, whose list has one page."""
+        """Return all movies that match, page by page."""
         page = {"metadata": {"next_cursor": ""}}
+        size = {} if filters.keys() & {"id", "external_id"} else {"page_size": 100}
         while (cursor := page["metadata"]["next_cursor"]) is not None:
-            query = {"page_size": 100, **filters, **({"cursor": cursor} if cursor else {})}
-            page = self.send("GET", "/v1/movies", params=query).json()
+            query = {**size, **filters, **({"cursor": cursor} if cursor else {})}
+            page = self.send("GET", MOVIES, params=query).json()
             yield from page["movies"]
 
 
 def copy_all(catalogue: Catalogue, db: sqlite3.Connection) -> str:
     """Copy all movies, and return the cursor after which the changes follow."""
     accept = {"Accept": "application/x-ndjson"}
-    with catalogue.send("GET", "/v1/movies", headers=accept, stream=True) as response:
+    with catalogue.send("GET", MOVIES, headers=accept, stream=True) as response:
         db.execute("delete from movies")
         rows = ((json.loads(line)["id"], line.decode()) for line in response.iter_lines())
         copied = db.executemany("insert into movies values (?, ?)", rows).rowcount
@@ -204,7 +242,7 @@ if __name__ == "__main__":
                 after = follow(source, copy, *known) if known else copy_all(source, copy)
                 copy.execute("replace into feed values (1, ?)", [after])
         except (requests.RequestException, Problem) as error:  # later, it may succeed
-            if isinstance(error, Problem) and error.status not in REPEATED:
+            if isinstance(error, Problem) and error.status not in (429, 502, 503, 504):
                 raise
             print(error)
             time.sleep(1)

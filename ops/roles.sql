@@ -119,6 +119,15 @@ from (
 where to_regclass(t.name) is not null
 \gexec
 
+-- Otherwise, whoever may make a table, also a temporary one, writes the feed through a trigger of his own. A dump that is
+-- restored without rights gives them back to everybody.
+select format('revoke all on function %s from public', p.oid::regprocedure)
+from pg_proc as p
+where p.pronamespace = :'schema'::regnamespace
+  and p.proowner = :'owner'::regrole
+  and p.prorettype = 'trigger'::regtype
+\gexec
+
 select format('revoke all on sequence movie_changes_id_seq from %I', :'app')
 where to_regclass('movie_changes_id_seq') is not null
 \gexec

@@ -14,7 +14,9 @@
 -- docs/dbas.md#changes says how to find it.
 --
 -- feed: what cursors belong to. It changes when the feed begins anew, and when the database is restored (also in
--- place, by pg_restore --clean), copied or promoted: it may then lack changes that clients have seen.
+-- place, by pg_restore --clean), copied or promoted: it may then lack changes that clients have seen. A promoted server
+-- has its new timeline in the names of its WAL at once, and in pg_control_checkpoint only after its next checkpoint. A
+-- standby knows only that: after a failover, it gives the new feed some minutes later than the primary.
 -- as_of: every change that was committed before is below the horizon. If changes are held back, that is the time at
 -- which the first one's transaction began; otherwise it is now.
 -- is_last: no change is behind this row, or behind the place if there are no changes. Only then the feed goes on at
@@ -26,7 +28,7 @@
 -- to changes that the client then misses.
 with state as materialized (
   select
-    md5(concat_ws(' ', f.id, f.tableoid, s.system_identifier, c.timeline_id, d.oid)) as feed,
+    md5(concat_ws(' ', f.id, f.tableoid, s.system_identifier, t.timeline, d.oid)) as feed,
     pg_snapshot_xmin(pg_current_snapshot()) as horizon,
     -- Changes at or behind its end are of a restored dump: their transactions are in this server's future.
     pg_snapshot_xmax(pg_current_snapshot()) as snapshot_end,
@@ -34,7 +36,12 @@ with state as materialized (
     case when f.cleared_to < pg_snapshot_xmin(pg_current_snapshot()) then f.cleared_to else '0' end as cleared_to
   from movie_feed as f
   cross join pg_control_system() as s
-  cross join pg_control_checkpoint() as c
+  cross join lateral (
+    select case
+      when pg_is_in_recovery() then (select c.timeline_id from pg_control_checkpoint() as c)
+      else ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer
+    end as timeline
+  ) as t
   join pg_database as d on d.datname = current_database()
   where f.is_on
   -- The planner does not know that there is one row.
@@ -96,15 +103,16 @@ order by c.transaction, c.id;
 -- statement's snapshot are of a restored dump, as in get_changes.
 -- state: if it is another one, numbers of transactions cannot be compared, and all lists are fetched anew. It changes
 -- when the feed begins anew, is restored or is cleared; when it is another database or server, or one that was started
--- since; and with each checkpoint, because one ends the recovery from a crash. After a crash, PostgreSQL gives numbers
--- again whose transactions were not in the WAL yet.
+-- since; with each checkpoint, because one ends the recovery from a crash. After a crash, PostgreSQL gives numbers
+-- again whose transactions were not in the WAL yet. It also changes when somebody replaces the filter, movie_matches.
 -- Without a row, nothing is known: the feed is off; movies lacks a trigger of the feed, as while a restore copies its rows;
 -- or this is a standby, whose snapshots list no running transactions.
 select
   pg_current_snapshot()::text as snapshot,
   concat_ws(
     ' ', f.id, f.tableoid, 'movies'::regclass::oid, f.cleared_to,
-    (select d.oid from pg_database as d where d.datname = current_database()), pg_postmaster_start_time(), (pg_control_checkpoint()).checkpoint_lsn
+    (select d.oid from pg_database as d where d.datname = current_database()), pg_postmaster_start_time(), (pg_control_checkpoint()).checkpoint_lsn,
+    (select p.xmin from pg_proc as p where p.oid = to_regprocedure('movie_matches(movies,jsonb)'))
   ) as state,
   coalesce(
     (
@@ -135,7 +143,9 @@ where f.is_on
     select count(*)
     from pg_trigger as t
     where t.tgrelid = 'movies'::regclass
-      and t.tgname like 'movies_record_%'
+      and t.tgname in (
+        'movies_record_created', 'movies_record_updated', 'movies_record_deleted', 'movies_record_truncated'
+      )
       and t.tgenabled in ('O', 'A')
   );
 

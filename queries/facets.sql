@@ -55,10 +55,21 @@ own as materialized (
     limit :most::bigint + 1
   )
 ),
+-- as in sort_movies
+size as materialized (
+  select
+    p.pages,
+    p.pages * case when c.reltuples > 0 then c.reltuples::numeric / greatest(c.relpages, 1) else 40 end as movies
+  from pg_class as c
+  cross join lateral (
+    select greatest(1, pg_relation_size(c.oid) / current_setting('block_size')::numeric) as pages
+  ) as p
+  where c.oid = 'movies'::regclass
+),
 -- What each facet is counted in; null: it is not requested.
 sources as materialized (
   select
-    l.matches, t.movies,
+    l.matches, t.pages, t.movies,
     case
       when :facets not like '%genres%' then null
       when greatest(l.matches, o.genres) > :most then 'sample'
@@ -79,7 +90,7 @@ sources as materialized (
     end as runtime
   from (select count(*) as matches from matched) as l
   cross join (select count(o.genres) as genres, count(o.year) as years, count(o.runtime) as runtimes from own as o) as o
-  cross join (select greatest(c.reltuples, 1)::numeric as movies from pg_class as c where c.oid = 'movies'::regclass) as t
+  cross join size as t
 ),
 -- Also the movies that match but for the filter of one facet.
 sample as materialized (
@@ -92,7 +103,7 @@ sample as materialized (
     :filter::jsonb ?| '{runtime_from,runtime_to,runtimes}'
       and movie_matches(m, :filter::jsonb - '{runtime_from,runtime_to,runtimes}'::text[]) as is_of_runtime
   from movies as m
-    tablesample system ((select 100 * least(1, 10000 / s.movies) from sources as s))
+    tablesample system ((select 100 * least(1, 10000 / s.movies, 1000 / s.pages) from sources as s))
     repeatable (0)
   where (select 'sample' in (s.genres, s.year, s.runtime) from sources as s)
 ),

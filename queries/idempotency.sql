@@ -21,7 +21,7 @@ with unused as materialized (
   where not exists (
       select from idempotency_keys as k where k.key = r.key and k.expires_at > now()
     )
-    and pg_try_advisory_xact_lock(hashtextextended(r.key, 0))
+    and pg_try_advisory_xact_lock(hashtextextended(r.key, 2))
 ),
 expired as (
   delete from idempotency_keys as k
@@ -33,7 +33,7 @@ checked as materialized (
   select
     u.request, n.position, u.key, u.fingerprint, u.is_batch, o.id as owner,
     -- Not to wait: see put_movies.
-    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) as is_free,
+    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 3)) as is_free,
     n.title, n.year, n.runtime, n.genres, n.external_id
   from unused as u
   cross join jsonb_to_recordset(u.movies)

@@ -21,21 +21,27 @@
 -- unchanged catalogue gives the same estimate. in_table: about how many rows the table has.
 -- Then comes a page: the movies after the movie with the id after_id and the sort value `after` (as text). If there are
 -- more than `most` matches, or none on this page, there is one row with nulls.
+-- size: as the planner does, it multiplies the rows of a page at the last analyze by the pages of now; in a table that was
+-- never analyzed, a page has about 40 movies. Whatever the statistics are, the samples read at most 50 and 1,000 pages.
 -- rough: if at least 40 of about 500 movies match, and so more than 4 x `most` of all, nobody needs to count them.
 -- matched: until the page is chosen, a match is only its id and what it is sorted by.
-with rough as materialized (
-  select t.movies, (s.matches >= 40 and s.matches * t.movies / s.movies > 4 * :most::bigint) is true as is_long
-  from (select c.reltuples::numeric as movies from pg_class as c where c.oid = 'movies'::regclass) as t
+with size as materialized (
+  select
+    p.pages,
+    p.pages * case when c.reltuples > 0 then c.reltuples::numeric / greatest(c.relpages, 1) else 40 end as movies
+  from pg_class as c
+  cross join lateral (
+    select greatest(1, pg_relation_size(c.oid) / current_setting('block_size')::numeric) as pages
+  ) as p
+  where c.oid = 'movies'::regclass
+),
+rough as materialized (
+  select (s.matches >= 40 and s.matches * t.movies / greatest(s.movies, 1) > 4 * :most::bigint) is true as is_long
+  from size as t
   cross join (
     select count(*) as movies, count(*) filter (where movie_matches(m, :filter)) as matches
     from movies as m
-      tablesample system (
-        (
-          select case when c.reltuples > 0 then 100 * least(1, 500 / c.reltuples) else 0 end
-          from pg_class as c
-          where c.oid = 'movies'::regclass
-        )
-      )
+      tablesample system ((select 100 * least(1, 500 / t.movies, 50 / t.pages) from size as t))
       repeatable (0)
   ) as s
 ),
@@ -50,8 +56,9 @@ matched as materialized (
   limit :most::bigint + 1
 ),
 counted as materialized (
-  select r.movies, m.matches, (r.is_long or m.matches > :most::bigint) is not true as is_exact
-  from rough as r
+  select t.movies, m.matches, (r.is_long or m.matches > :most::bigint) is not true as is_exact
+  from size as t
+  cross join rough as r
   cross join (select count(*) as matches from matched) as m
 )
 select
@@ -64,7 +71,7 @@ select
         * greatest(c.movies, count(*)) / greatest(count(*), 1)
       )
     from movies as m
-      tablesample system ((select 100 * least(1, 10000 / greatest(c.movies, 1)) from counted as c))
+      tablesample system ((select 100 * least(1, 10000 / t.movies, 1000 / t.pages) from size as t))
       repeatable (0)
   )) end::bigint as total,
   greatest(c.movies, c.matches)::bigint as in_table,

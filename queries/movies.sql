@@ -3,6 +3,8 @@
 -- psql, set its parameters first: the comment below its name shows how. See docs/dbas.md.
 -- `transaction`, here and in idempotency.sql, is the number of the statement's own transaction: clients get it as
 -- Catalogue-Position, and a replica that has replayed it shows them their write (docs/clients/contract.md).
+-- The second argument of hashtextextended keeps advisory locks apart: 0 and 1 are those of imports, 2 of idempotency keys,
+-- 3 of external ids. The release before takes 0 for keys, too: between the two, the primary key decides.
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on
@@ -50,9 +52,9 @@ join new as n on n.id = c.id;
 -- name: put_movies(movies, all_or_none)
 -- set: gin_pending_list_limit = 64kB
 -- \set all_or_none false
--- \set movies '\'[{"number": 0, "replace": true, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
--- Creates each movie, or, with `replace`, gives the movie that has its external id these fields; each external id may
--- occur once. Returns for each `number` the outcome:
+-- \set movies '\'[{"number": 0, "replace": true, "fields": {"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}}]\''
+-- Creates each movie, or, with `replace`, gives the movie that has its external id these fields, and keeps those that are
+-- missing; each external id may occur once. Returns for each `number` the outcome:
 --   created, changed, or equal, and nothing was written;
 --   taken: without `replace`, and the movie with this id has the external id;
 --   locked: another session has locked the movie's row, or creates a movie with this external id; the service sends the
@@ -61,40 +63,33 @@ join new as n on n.id = c.id;
 -- With `all_or_none`, none is written if one is taken or locked; these have nulls then, too.
 -- Each external id that the service sets has a lock. psql and imports do not take it: for them, the unique index waits.
 with new as materialized (
-  select n.*
-  from jsonb_to_recordset(:movies) as n (
-    number bigint, replace boolean,
-    title text, year integer, runtime integer, genres text[], external_id text
-  )
-),
-known as materialized (
   select
-    n.number, m.id,
-    (m.title, m.year, m.runtime, m.genres) is distinct from (n.title, n.year, n.runtime, n.genres) as differs
-  from new as n
-  join movies as m on m.external_id = n.external_id
+    n.number, n.replace, n.fields, f.title, f.year, f.runtime, f.genres, f.external_id, m.id,
+    (m.title, m.year, m.runtime, m.genres) is distinct from (f.title, f.year, f.runtime, f.genres) as differs
+  from jsonb_to_recordset(:movies) as n (number bigint, replace boolean, fields jsonb)
+  left join movies as m on m.external_id = n.fields ->> 'external_id'
+  cross join jsonb_populate_record(m, n.fields) as f
 ),
 free as materialized (
   select m.id, m.external_id
   from movies as m
-  where m.id in (select k.id from new as n join known as k on k.number = n.number where n.replace and k.differs)
+  where m.id in (select n.id from new as n where n.replace and n.differs)
   for no key update skip locked
 ),
 checked as materialized (
   select
-    n.number, k.id,
+    n.number, n.id,
     case
-      when k.id is null and n.external_id is null then 'created'
-      when k.id is null and pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) then 'created'
-      when k.id is null then 'locked'
+      when n.id is null and n.external_id is null then 'created'
+      when n.id is null and pg_try_advisory_xact_lock(hashtextextended(n.external_id, 3)) then 'created'
+      when n.id is null then 'locked'
       when not n.replace then 'taken'
-      when not k.differs then 'equal'
+      when not n.differs then 'equal'
       when f.id is null then 'locked'
       else 'changed'
     end as outcome
   from new as n
-  left join known as k on k.number = n.number
-  left join free as f on f.id = k.id and f.external_id = n.external_id
+  left join free as f on f.id = n.id and f.external_id = n.external_id
 ),
 going as materialized (
   select c.number, c.outcome, coalesce(c.id, nextval('movies_id_seq')) as id
@@ -114,7 +109,10 @@ created as (
 ),
 changed as (
   update movies as m
-  set (title, year, runtime, genres) = (n.title, n.year, n.runtime, n.genres)
+  set (title, year, runtime, genres) = (
+    select f.title, f.year, f.runtime, f.genres
+    from jsonb_populate_record(m, n.fields) as f
+  )
   from going as g
   join new as n on n.number = g.number
   where m.id = g.id
@@ -209,7 +207,7 @@ checked as materialized (
       when date_trunc('second', f.updated_at) > c.unmodified_since then 'failed'
       when o.id is not null then 'taken'
       when c.external_id is distinct from f.external_id
-        and not pg_try_advisory_xact_lock(hashtextextended(c.external_id, 0)) then 'locked'
+        and not pg_try_advisory_xact_lock(hashtextextended(c.external_id, 3)) then 'locked'
       else 'changed'
     end as outcome
   from changes as c

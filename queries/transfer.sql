@@ -36,6 +36,37 @@ cross join lateral generate_series(
   )
 );
 
+-- name: find_taken_movies(movies)
+-- set: statement_timeout = 0
+-- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
+-- Of the rows that import_movies would get, returns the positions (from 0) of those whose id or external id a movie or an
+-- earlier row has, with the reasons. What another session inserts afterwards is found by import_movies.
+with new as materialized (
+  select n.number - 1 as position, (n.movie ->> 'id')::bigint as id, n.movie ->> 'external_id' as external_id
+  from jsonb_array_elements(:movies) with ordinality as n (movie, number)
+),
+given as (
+  select
+    n.position, m.id as owner, row_number() over (partition by n.id order by n.position) as nth,
+    'id: another movie has it' as taken, 'id: must not be repeated' as repeated
+  from new as n
+  left join movies as m on m.id = n.id
+  where n.id is not null
+  union all
+  select
+    n.position, m.id, row_number() over (partition by n.external_id order by n.position),
+    'external_id: another movie has it; --update would change that movie', 'external_id: must not be repeated'
+  from new as n
+  left join movies as m on m.external_id = n.external_id
+  where n.external_id is not null
+)
+select
+  g.position,
+  array_agg(case when g.owner is null then g.repeated else g.taken end order by g.taken desc) as reasons
+from given as g
+where g.owner is not null or g.nth > 1
+group by g.position;
+
 -- name: import_movies(movies)
 -- set: statement_timeout = 0
 -- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''

@@ -228,7 +228,7 @@ def test_(config: Config) -> None:
         report(line)
     if not may_run_all:
         raise OperatorError("not all was tested: use the role that owns the tables, as for migrate")
-    tested = "as far as they were tested, " if skipped else ""
+    tested = f"as far as they were tested (skipped: {len(skipped)}), " if skipped else ""
     click.echo(f"{tested}the queries of {config.queries} return what the service expects")
 
 
@@ -350,10 +350,11 @@ def _stop_on_signals() -> Iterator[None]:
 
 
 def _upgrade(config: Config) -> None:
+    from service.changes.switching import switch_feed  # noqa: PLC0415 - as in `status`
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
     migrations.upgrade(config.database.url, config.migrations, report)
-    migrations.switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
+    switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
 
 
 if __name__ == "__main__":

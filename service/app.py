@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,26 +22,24 @@ from service.clients.access import AccessControl
 from service.clients.clients import Clients
 from service.clients.limits import Limits
 from service.config import Config, Operations
-from service.database import cache as result_cache
-from service.database import clearing as regular_clearing
 from service.database import freshness, query_files, verification
 from service.database.cache import ResultCache
-from service.database.clearing import Clearing
+from service.database.clearing import Clearing, Measure
 from service.database.listing import Listing
 from service.database.pool import Pool
 from service.database.query import Query
-from service.database.replicas import Reads, Replicas
+from service.database.replicas import Replicas
 from service.database.statements import Statements
 from service.database.store import Store
 from service.database.streaming import Streams
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
-from service.errors import OperatorError, Unavailable
+from service.errors import OperatorError, Refusal, Unavailable
 from service.genres import GenreCounts, Genres
 from service.movies import exporting, importing, keys, movie, parameters, restoring, search_help
 from service.movies import routes as movies
 from service.movies.batches import Batches
-from service.movies.handlers import Movies
+from service.movies.handlers import REPRESENTATION, Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
@@ -76,9 +74,7 @@ EXPECTED = {
         keys,
         movie,
         parameters,
-        regular_clearing,
         restoring,
-        result_cache,
         search_help,
         verification,
     )
@@ -89,7 +85,7 @@ CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 LISTS, STREAMS = "lists", "streams"  # limits of the pool
 POOL = web.AppKey("pool", Pool)
-RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
+FILES = web.AppKey("files", QueryRegistry)
 
 
 def load_queries(config: Config) -> dict[str, Query]:
@@ -111,37 +107,31 @@ class Sources:
         timeout = self.config.database.statement_timeout
         await self.files.require_migrations(Statements(self.pool, self.files.queries, timeout))
 
-    def make_statements(self, limit: str | None = None) -> Statements:
-        """Make statements on the primary; `limit`: of the pool, for reads."""
-        return self._make(Streams, limit)
-
-    def make_reads(self, limit: str | None = None) -> Streams:
-        """Make statements for reads."""
-        kind = partial(Reads, replicas=self.replicas) if self.replicas else Streams
-        return self._make(kind, limit)
-
-    def _make(self, kind: Callable[..., Streams], limit: str | None) -> Streams:
-        return kind(
+    def make_statements(self, limit: str | None = None, *, on_replicas: bool = False) -> Statements:
+        """Make statements; `limit`: of the pool, for reads; `on_replicas`: for reads alone."""
+        return Statements(
             self.pool,
             self.files.queries,
-            self.config.database.statement_timeout,
-            self.config.log.slow_statement,
-            limit,
+            timeout=self.config.database.statement_timeout,
+            slow=self.config.log.slow_statement,
+            limit=limit,
+            standbys=self.replicas if on_replicas else None,
             require_migrations=self.require_migrations,
         )
 
 
 def create_app(
-    config: Config, *, refuse_mistakes: bool = True, metrics_folder: Path | None = None
+    config: Config, *, files: QueryRegistry | None = None, metrics_folder: Path | None = None
 ) -> web.Application:
     """Build the application; `OperatorError` where a query or migration file is wrong.
 
-    Without `refuse_mistakes`, the application starts with wrong files, too. It responds 503 and
-    reads them again until the database is verified. `metrics_folder`: of several processes.
+    `files`: those that the master of several processes has read. With them, a query that does not
+    fit the schema does not prevent the start: the application responds 503 until it is corrected.
+    `metrics_folder`: of several processes.
     """
     metrics = Metrics(is_enabled=config.operations.are_metrics_on, folder=metrics_folder)
-    files = QueryRegistry(config, partial(load_queries, config))
-    if refuse_mistakes:
+    if refuse_mistakes := not files:
+        files = QueryRegistry(config, partial(load_queries, config))
         files.load()
     for url in (config.database.url, *config.database.replica_urls):
         check_tls(replace(config.database, url=url))
@@ -173,7 +163,7 @@ def create_app(
         app.cleanup_ctx.append(partial(run_beside, metrics.sample_regularly))
     if replicas:
         app.cleanup_ctx.append(replicas.run)
-    clearing = Clearing(statements, config.changes.keep_days)
+    clearing = _make_clearing(statements, config.changes.keep_days)
     app.cleanup_ctx.extend([clearing.run, rate_limits.run])
     metrics.info.labels(__version__, config.service.commit, config.service.environment).set(1)
     metrics.processes.set(1)
@@ -182,7 +172,7 @@ def create_app(
     metrics.samplers.append(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS_APP] = _make_operations(config, access, health, metrics)
     app[POOL] = pool
-    app[RELOAD_QUERIES] = files.reload
+    app[FILES] = files
     return app
 
 
@@ -191,16 +181,17 @@ def _make_routes(
 ) -> list[Route]:
     """Make the store, the lists and the feed, and the routes on top of them."""
     statements, server = sources.make_statements(), config.server
-    slow = sources.make_reads(LISTS)
-    listing = Listing(MOVIES, slow, sources.make_reads(STREAMS))
-    store = Store(MOVIES, statements, sources.make_reads())
+    slow = sources.make_statements(LISTS, on_replicas=True)
+    streams = Streams(sources.make_statements(STREAMS, on_replicas=True))
+    listing = Listing(MOVIES, slow, streams)
+    store = Store(MOVIES, statements, sources.make_statements(on_replicas=True))
     creates = IdempotentCreates(store, statements)
     feed = None
     if config.changes.keep_days:
         feed = Feed(sources.make_statements(LISTS), slow, sources.replicas)
     bodies = BodyReader(server.body_timeout)
-    can_cache = bool(feed and not sources.replicas)  # on replicas, a list may be older
-    cache = ResultCache[EncodedPage](statements, is_on=can_cache)
+    can_cache = feed and not sources.replicas  # on replicas, a list may be older
+    cache = ResultCache[EncodedPage](statements, changes_feed.DETECT if can_cache else None)
     sources.files.on_reload = cache.clear
     max_lag = config.database.max_replica_lag if sources.replicas else 0
     lists = Lists(
@@ -215,12 +206,12 @@ def _make_routes(
     )
     routes = [
         *movies.make_routes(
-            Movies(store, creates, bodies, require_if_match=server.require_if_match),
+            Movies(REPRESENTATION, store, bodies, server.require_if_match, creates),
             lists,
             Batches(store, creates, bodies, access, server.require_if_match),
             Restores(store, statements),
         ),
-        *changes.make_routes(Changes(feed, Waiting(feed), cycle) if feed else None),
+        *changes.make_routes(Changes(feed, Waiting(feed), cycle, access) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),
         *reference.make_routes(Reference(lambda: build_document(routes, access.anonymous))),
@@ -228,14 +219,28 @@ def _make_routes(
     return routes
 
 
+def _make_clearing(statements: Statements, keep_days: int) -> Clearing:
+    """Make what clears and measures regularly; `keep_days`: of the feed (0: there is none)."""
+    metrics = statements.metrics
+    expiries = [keys.EXPIRY]
+    measures = [
+        Measure("estimate_idempotency_keys", metrics.idempotency_keys),
+        Measure("get_schema_faults", metrics.schema_faults, len),
+    ]
+    if keep_days:
+        expiries.append(changes_feed.make_expiry(keep_days))
+        measures.append(Measure("measure_changes_delay", metrics.changes_delay))
+    return Clearing(statements, expiries, measures)
+
+
 def _make_operations(
     config: Config, access: AccessControl, health: Health, metrics: Metrics
 ) -> web.Application:
     """Build the application of the operations port, which is neither logged nor measured."""
-    server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS)
+    server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS, drain_delay=0)
     no_metrics = Metrics(is_enabled=False)
-    cycle = RequestCycle(server, access, no_metrics, AccessLog(no_metrics))
-    cycle.is_draining = True  # each response ends its connection, so a stop waits for none
+    # So that a stop waits for no connection of this port.
+    cycle = RequestCycle(server, access, no_metrics, AccessLog(no_metrics), keeps_connections=False)
     return cycle.make_application(
         [
             Route("GET", "/live", health.show, Scope.NONE),
@@ -245,15 +250,16 @@ def _make_operations(
     )
 
 
-async def check_start(config: Config) -> None:
-    """Raise `OperatorError` if the settings, a query or a migration file are wrong.
+async def check_start(config: Config) -> QueryRegistry:
+    """Return the files for the workers; `OperatorError` if they or the settings are wrong.
 
     The database need not be reachable: the service starts without it, and is not ready.
     """
     # Without metrics: the sums of the workers must not include the gauges of their master.
-    create_app(replace(config, operations=Operations()))
+    files = create_app(replace(config, operations=Operations()))[FILES]
     with suppress(Unavailable):  # each worker logs it
-        await verify_queries(config, load_queries(config))
+        await verify_queries(config, files.queries)
+    return files
 
 
 async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIterator[None]:
@@ -261,16 +267,14 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
 
     If the database is unreachable or lacks migrations, the service starts anyway and responds 503
     until that changes. With `refuse_mistakes`, a query that does not fit the schema prevents the
-    start.
+    start, however long the check takes.
     """
-    retry = None
-    try:
-        async with pool.connection():
-            pass
-    except Unavailable as error:
-        if refuse_mistakes and isinstance(error.__cause__, OperatorError):
-            raise error.__cause__ from None
-        retry = asyncio.create_task(_connect_until_ready(pool, str(error)))
+    error = await _try_connection(pool)
+    while refuse_mistakes and error and error.refusal is Refusal.POOL_TIMEOUT:
+        error = await _try_connection(pool)
+    if refuse_mistakes and error and isinstance(error.__cause__, OperatorError):
+        raise error.__cause__
+    retry = asyncio.create_task(_connect_until_ready(pool, str(error))) if error else None
     yield
     if retry:
         retry.cancel()
@@ -280,11 +284,18 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
 async def _connect_until_ready(pool: Pool, reason: str) -> None:
     while True:  # the pool has logged the first reason
         await asyncio.sleep(VERIFY_RETRY_S)
-        try:
-            async with pool.connection():
-                log.info("ready")
-                return
-        except Unavailable as error:
-            if str(error) != reason:
-                reason = str(error)
-                log.warning("not ready", reason=reason)
+        error = await _try_connection(pool)
+        if not error:
+            log.info("ready")
+            return
+        if str(error) != reason:
+            reason = str(error)
+            log.warning("not ready", reason=reason)
+
+
+async def _try_connection(pool: Pool) -> Unavailable | None:
+    try:
+        async with pool.connection():
+            return None
+    except Unavailable as error:
+        return error

@@ -30,11 +30,13 @@ class CatalogueError(Exception):
     `detail`: for clients, if the error has no text; for the reference, it is an example.
     """
 
-    problem: ClassVar[Problem] = Problem("internal-error", "Internal server error", 500)
+    problem = Problem("internal-error", "Internal server error", 500)
     detail = "unexpected error; the log has the details"
     failures: Sequence[Failure] = ()
     retry_after: int | None = None  # seconds, if a repeat may succeed
     headers: Mapping[str, str] = {}  # of the response, beside Retry-After
+    transaction = 0  # that has seen why; 0: none has
+    header_names: ClassVar[Sequence[str]] = ()  # that responses may have, for the reference
 
 
 class Malformed(CatalogueError):
@@ -94,6 +96,7 @@ class KeyInUse(CatalogueError):
 
     retry_after = 1
     problem = Problem("idempotency-key-in-use", "Idempotency-Key in use", 409)
+    header_names = ("Retry-After",)
     detail = "another request with this Idempotency-Key is still running"
 
 
@@ -123,7 +126,11 @@ class PreconditionFailed(CatalogueError):
     """The resource does not match the conditions of the request; it was not changed."""
 
     problem = Problem("precondition-failed", "Precondition failed", 412)
+    header_names = ("Catalogue-Position",)
     detail = "the movie does not match the conditions of the request; compare its ETag"
+
+    def __init__(self, noun: str) -> None:
+        super().__init__(self.detail.replace("movie", noun))
 
 
 class PreconditionRequired(CatalogueError):
@@ -132,11 +139,15 @@ class PreconditionRequired(CatalogueError):
     problem = Problem("precondition-required", "Precondition required", 428)
     detail = "updates and deletes require If-Match with the ETag of the movie"
 
+    def __init__(self, noun: str) -> None:
+        super().__init__(self.detail.replace("movie", noun))
+
 
 class NotFound(CatalogueError):
     """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
 
     problem = Problem("not-found", "Not found", 404)
+    header_names = ("Catalogue-Position",)
     detail = "there is no movie with this id"
 
     def __init__(self, kind: str) -> None:
@@ -186,6 +197,7 @@ class UpgradeRequired(HTTPError):
     """The request needs a later version of HTTP (RFC 9110, 7.8)."""
 
     problem = Problem("upgrade-required", "Upgrade required", 426)
+    header_names = ("Upgrade",)
     detail = "a stream needs HTTP/1.1; behind nginx, set `proxy_http_version 1.1`"
     headers: Mapping[str, str] = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}
 
@@ -194,6 +206,7 @@ class Taken(CatalogueError):
     """Another item, `owner`, has this value of the field that no two items have in common."""
 
     problem = Problem("external-id-taken", "External id taken", 409)
+    header_names = ("Catalogue-Position",)
     detail = "the movie 7 has this external_id"
 
     def __init__(self, noun: str, field: str, owner: int) -> None:
@@ -208,6 +221,7 @@ class Unauthorized(CatalogueError):
     """The request needs a token, or another one than the invalid one that was sent."""
 
     problem = Problem("unauthorized", "Unauthorized", 401)
+    header_names = ("WWW-Authenticate",)
     detail = "the request needs a token; expected Authorization: Bearer mc_..."
 
     def __init__(self, text: str = "", *, is_token_sent: bool) -> None:
@@ -220,6 +234,7 @@ class Forbidden(CatalogueError):
     """The client's scopes do not include `scope`, which the request needs."""
 
     problem = Problem("forbidden", "Forbidden", 403)
+    header_names = ("WWW-Authenticate",)
     detail = "the token does not have the scope write"
 
     def __init__(self, scope: str) -> None:
@@ -232,7 +247,7 @@ class OriginNotAllowed(CatalogueError):
     """A page of an origin that is not in `cors_origins` sent a change."""
 
     problem = Problem("origin-not-allowed", "Origin not allowed", 403)
-    detail = "pages of this origin may not change movies"
+    detail = "pages of this origin may not change the catalogue"
 
 
 class Policy(NamedTuple):
@@ -247,6 +262,7 @@ class LimitReached(CatalogueError):
     """The client has used up a limit; `remaining` units are left (`retry_after` in seconds)."""
 
     problem = Problem("limit-reached", "Too many requests", 429)
+    header_names = ("Retry-After", "RateLimit", "RateLimit-Policy")
     detail = "the limit is 10 units per second; this request takes 1: try again in 3 s"
     retry_after: int
 
@@ -282,6 +298,7 @@ class Unavailable(CatalogueError):
 
     retry_after = 1
     problem = Problem("unavailable", "Service unavailable", 503)
+    header_names = ("Retry-After",)
     detail = "the service is temporarily unavailable; try again later"
 
     def __init__(self, text: str, refusal: Refusal) -> None:

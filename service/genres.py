@@ -13,11 +13,11 @@ from typing import NamedTuple
 from aiohttp import web
 from marshmallow.fields import List, Nested
 
-from service.context import RequestContext
+from service.database.caller import NOBODY, Caller
 from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Contended, Refusal, Unavailable
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT
 from service.web.describe import (
     IF_NONE_MATCH,
     describe_json,
@@ -72,8 +72,8 @@ class GenreCounts:
         self._counts: Counts | None = None
         self._error: Exception = Unavailable("no count has ended", Refusal.STATEMENT_LOST)
 
-    async def get(self, context: RequestContext | None = None) -> Counts:
-        """Return the counts; requests share one query. `context`: of the request, for logs.
+    async def get(self, caller: Caller = NOBODY) -> Counts:
+        """Return the counts; requests share one query.
 
         While the query runs, or if it fails, requests get the old counts for `MAX_STALE_S` more.
         Then, and without old counts, they wait; raises `Unavailable` or `StatementFailed`.
@@ -81,7 +81,7 @@ class GenreCounts:
         now = asyncio.get_running_loop().time()
         if not self._counting and now >= self._cached_until:
             self._started_at = now
-            self._counting = asyncio.create_task(self._count([context] if context else []))
+            self._counting = asyncio.create_task(self._count(caller))
         if self._counting:
             is_usable = now < self._usable_until
             wait = max(0, self._started_at + MAX_WAIT_S - now) if is_usable else None
@@ -90,11 +90,11 @@ class GenreCounts:
             raise self._error.with_traceback(None)  # each raise would add to the former one
         return self._counts
 
-    async def _count(self, waiting: list[RequestContext]) -> None:
+    async def _count(self, caller: Caller) -> None:
         """Count, and store the counts or the error."""
         loop = asyncio.get_running_loop()
         try:
-            rows = await self._statements.fetch("count_genres", waiting=waiting)
+            rows = await self._statements.fetch("count_genres", callers=[caller])
             if not rows:
                 raise self._statements.report("count_genres", "it returned no row")  # noqa: TRY301
             *_, total, as_of, seconds = rows[0]
@@ -142,7 +142,7 @@ class Genres:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200, every genre with its number of movies, and the time of the count."""
         reject_query_string(request)
-        counts = await self.genres.get(request[CONTEXT])
+        counts = await self.genres.get(request[CONTEXT].caller)
         payload = {
             "genres": [{"genre": genre, "movies": movies} for genre, movies in counts.genres],
             "metadata": {"total_records": counts.total, "as_of": counts.as_of},

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 import click
 import structlog
 
-from service.app import RELOAD_QUERIES, create_app
+from service.app import FILES, create_app
 from service.config import Access, Config, Operations, Server
 from service.database.urls import hide_password
+from service.database.verification import QueryRegistry
 from service.errors import OperatorError
 from service.web.server import Runner
 
@@ -40,7 +41,7 @@ async def _serve(config: Config) -> None:
         if on_terminal and not os.isatty(0):
             stop.set()
         else:
-            app[RELOAD_QUERIES]()
+            app[FILES].reload()
 
     # Set before the files are read, so that no change is missed; runs when `app` exists.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
@@ -83,6 +84,7 @@ class Master:
     """What a worker gets from its master, by the fork."""
 
     config: Config
+    files: QueryRegistry
     operations_sockets: Sequence[socket.socket]
     metrics_folder: Path | None
     sockets: Sequence[socket.socket] = ()
@@ -103,13 +105,12 @@ async def make_worker() -> Worker:
     """Make the runner of a worker; gunicorn's argument names this function."""
 
     def reload() -> None:
-        app[RELOAD_QUERIES]()
+        app[FILES].reload()
 
-    # Set before the files are read, so that no change is missed; runs when `app` exists.
+    # Runs when `app` exists. Until it is set, the signal ends the worker, which is replaced.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    # The master has refused mistakes. Later, a mistake must not end worker and master.
     master = Worker.master
-    app = create_app(master.config, refuse_mistakes=False, metrics_folder=master.metrics_folder)
+    app = create_app(master.config, files=master.files, metrics_folder=master.metrics_folder)
     return Worker(app)
 
 

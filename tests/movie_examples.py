@@ -35,6 +35,11 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
         ("movies_external_id_no_control_characters", {"external_id": f"a{sign}"})
         for sign in "\x01\t\n\x1f\x7f\x80\x9f"
     ),
+    *(
+        ("movies_external_id_trimmed", {"external_id": text.replace("_", blank)})
+        for blank in " \u00a0\u200b\ufeff\U000e0041"
+        for text in ("_a:1", "a:1_")
+    ),
     ("movies_genres_one_to_five", {"genres": []}),
     ("movies_genres_one_to_five", {"genres": ["a", "b", "c", "d", "e", "f"]}),
     ("movies_genres_one_to_five", {"genres": [["a", "b"], ["c", "d"]]}),

@@ -51,13 +51,13 @@ def find_processes(base: str) -> set[str]:
 
 @contextmanager
 def serving(
-    command: list[str], environment: Environment, **changes: str
+    command: list[str], environment: Environment, folder: Path = ROOT, **changes: str
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start a service, wait until it is ready, and yield its address and process."""
+    """Start the service of a checkout, wait until it is ready; yield its address and process."""
     port = free_port()
     with subprocess.Popen(
         command,
-        cwd=ROOT,
+        cwd=folder,
         env={**environment, "PORT": str(port), **changes},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

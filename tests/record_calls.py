@@ -19,6 +19,7 @@ from service.database.migrations import runner as migrations
 from service.database.query import Query
 from service.database.query_files import read_sql_file
 from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
+from service.movies.movie import COLUMN_TYPES
 from service.telemetry import logs
 
 KINDS = {"id": "id", "owner": "id", "movie_id": "id", "change": "change", "last_id": "change"}
@@ -28,6 +29,8 @@ SAMPLES = {
     "show_transaction": ["transaction", "now"],
     "expire_keys": ["key"],
     "place_changes": ["transaction", "change"],
+    "list_samples": [*COLUMN_TYPES],
+    "age_clients": ["id"],
 }
 
 
@@ -87,6 +90,7 @@ def render(document: Mapping[str, Any]) -> Iterator[str]:
     defaults = [f"{dump(name)}: {dump(value)}" for name, value in document["defaults"].items()]
     tests = [f"{dump(name)}: [\n{join(calls)}\n]" for name, calls in document["tests"].items()]
     yield '{\n"defaults": {\n' + ",\n".join(defaults) + "\n},"
+    yield f'"ordinary": {dump(document["ordinary"])},'
     yield f'"before": [\n{join(document["before"])}\n],'
     yield '"tests": {\n' + ",\n".join(tests) + "\n}\n}"
 

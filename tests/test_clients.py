@@ -10,12 +10,15 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from conftest import ROOT, Client, Start
+from conftest import MOANA, ROOT, Client, Start
 from support import Execute, add_client
+
+from service.movies.movie import ENTITY_TAG
 
 # The program that runs a script, by the language of its block.
 RUNNERS = {"python": [sys.executable, "-c"], "js": ["node", "--input-type=module", "--eval"]}
@@ -48,6 +51,94 @@ for await (const _ of createInterface({ input: process.stdin })) {
 }
 """,
 }
+# Sends each line of the input, a request, and prints `done`, `lost` or the status of the problem.
+SEND = {
+    "python": """
+import json, sys
+from movies import LOST, Problem
+for line in sys.stdin:
+    method, path, body, headers = json.loads(line)
+    try:
+        catalogue.send(method, path, json=body, headers=headers)
+        print("done", flush=True)
+    except Problem as problem:
+        print(problem.status, flush=True)
+    except LOST:
+        print("lost", flush=True)
+""",
+    "js": """
+import { createInterface } from "node:readline";
+import { Lost, Problem } from "./movies.mjs";
+const name = (error) => {
+  if (error instanceof Problem) return String(error.status);
+  if (error instanceof Lost) return "lost";
+  throw error;
+};
+for await (const line of createInterface({ input: process.stdin })) {
+  const [method, path, body, headers] = JSON.parse(line);
+  console.log(await catalogue.send(method, path, { body, headers }).then(() => "done", name));
+}
+""",
+}
+# Prints the statuses of a correction, whose entries have these `FIELDS` and the year.
+CORRECT_ALL = {
+    "python": """
+changes = [{n: movie[n] for n in FIELDS} | {"year": 1999} for movie in catalogue.movies()]
+for result in catalogue.send_batch("PATCH", "/v1/movies/batch", changes):
+    print(result["status"])
+""",
+    "js": """
+const changes = [];
+for await (const movie of catalogue.movies()) {
+  changes.push({ ...Object.fromEntries(FIELDS.map((n) => [n, movie[n]])), year: 1999 });
+}
+const results = await catalogue.sendBatch("PATCH", "/v1/movies/batch", changes);
+for (const { status } of results) console.log(status);
+""",
+}
+SYNC_NOTHING = {
+    "python": """
+import json
+report = catalogue.sync([], prefix="shop:")
+print(json.dumps([report, [movie["title"] for movie, _ in report["refused"]]]))
+""",
+    "js": """
+const report = await catalogue.sync([], "shop:");
+console.log(JSON.stringify([report, report.refused.map(({ row }) => row.title)]));
+""",
+}
+SYNC_ALL = {
+    "python": """
+for prefix in ("", None, ("",), 7):
+    try:
+        catalogue.sync([{"title": "Own", "external_id": "7"}], prefix=prefix)
+    except (TypeError, ValueError):
+        print("refused")
+""",
+    "js": """
+for (const prefix of ["", null, undefined, [""]]) {
+  await catalogue.sync([{ title: "Own", external_id: "7" }], prefix).catch(({ name }) => {
+    if (name === "RangeError") console.log("refused");
+  });
+}
+""",
+}
+FIND = {
+    "python": """
+for filters in ({"id": "2,1,9"}, {"external_id": "a:2,a:1"}, {"id": 1}):
+    print(*(movie["id"] for movie in catalogue.movies(**filters)))
+print(*(movie["id"] for movie in catalogue.movies(external_id=["a:1", "a:2"])))
+""",
+    "js": """
+for (const filters of [
+  { id: "2,1,9" }, { external_id: "a:2,a:1" }, { id: 1 }, { external_id: ["a:1", "a:2"] },
+]) {
+  const ids = [];
+  for await (const { id } of catalogue.movies(filters)) ids.push(id);
+  console.log(...ids);
+}
+""",
+}
 LANGUAGES = [
     pytest.param(
         language,
@@ -76,6 +167,9 @@ class Between:
         self.refuses_entry = False  # the first entry of the first batch, with a 503
         self.forbidden = ""  # every GET of a URL with this text is a 403
         self.away_s = 0.0  # after the lost answer, nobody listens for this time
+        self.weakens_tags = False  # as a proxy that compresses does it
+        self.moved_to = ""  # all requests are redirected to this URL
+        self.authorizations: list[str | None] = []  # of all requests
         self.lose_answer = ""  # half of it, of the first request of this method
         self.overtake = ""  # another client comes before the first request of this method
         self.seen: list[tuple[str, int]] = []  # method and status
@@ -100,6 +194,11 @@ class Between:
         await asyncio.sleep(self.away_s)
         await self.listen(port)
 
+    def lose(self, method: str) -> None:
+        """Lose half of the response of the next request of this method."""
+        self.lose_answer = method
+        self._forwarded.clear()
+
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
         """Yield the URL of the proxy."""
@@ -109,11 +208,15 @@ class Between:
 
     async def hand_on(self, request: web.Request) -> web.StreamResponse:
         """Forward the request, and return its response."""
+        self.authorizations.append(request.headers.get("Authorization"))
+        if self.moved_to:
+            raise web.HTTPFound(f"{self.moved_to}{request.path}")
         if request.method == self.refused and self.refusals:
             status, seconds = self.refusals.pop(0)
             self.seen.append((request.method, status))
             self.refused_at.append(time.monotonic())
-            return web.json_response({}, status=status, headers={"Retry-After": seconds})
+            later = {"Retry-After": seconds} if seconds else {}
+            return web.json_response({}, status=status, headers=later)
         if request.method == "GET" and self.forbidden and self.forbidden in str(request.rel_url):
             return web.json_response({"detail": "forbidden"}, status=403)
         first = request.method not in self._forwarded
@@ -129,7 +232,10 @@ class Between:
             data=await request.read(),
         )
         body = await answer.read()
-        headers = {n: v for n, v in answer.headers.items() if n != "Transfer-Encoding"}
+        headers = answer.headers.copy()
+        headers.popall("Transfer-Encoding", None)
+        if self.weakens_tags and "ETag" in headers:
+            headers["ETag"] = f"W/{headers['ETag']}"
         self.seen.append((request.method, answer.status))
         if self.refuses_entry and answer.status == 207:
             self.refuses_entry = False
@@ -138,9 +244,10 @@ class Between:
             return web.json_response(content, status=207, headers={"Retry-After": "1"})
         if first and request.method == self.lose_answer:
             half = web.StreamResponse(status=answer.status, headers=headers)
-            half.content_length = len(body)
-            await half.prepare(request)
-            await half.write(body[: len(body) // 2])
+            half.content_length = len(body) or 1
+            if body:  # otherwise it is of HEAD, and nothing of it arrives
+                await half.prepare(request)
+                await half.write(body[: len(body) // 2])
             assert request.transport
             request.transport.abort()
             if self.away_s:
@@ -171,8 +278,10 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def begin(between: Between, language: str) -> AsyncIterator[Begin]:
+async def begin(between: Between, language: str, tmp_path: Path) -> AsyncIterator[Begin]:
     """Start a script with the examples of these sections, through the proxy."""
+    netrc = tmp_path / "netrc"  # of another program
+    netrc.write_text("default login somebody password secret")
     processes: list[Process] = []
 
     async def start_script(*headings: str, more: str = "") -> Process:
@@ -185,6 +294,7 @@ async def begin(between: Between, language: str) -> AsyncIterator[Begin]:
                 **os.environ,
                 "API": url,
                 "TOKEN": between.token,
+                "NETRC": str(netrc),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "PYTHONUTF8": "1",
             },
@@ -208,8 +318,8 @@ async def begin(between: Between, language: str) -> AsyncIterator[Begin]:
 def run(begin: Begin) -> Run:
     """Run a script to its end, and return what it prints."""
 
-    async def finish(*headings: str, fails: bool = False) -> str:
-        process = await begin(*headings)
+    async def finish(*headings: str, more: str = "", fails: bool = False) -> str:
+        process = await begin(*headings, more=more)
         out, err = await asyncio.wait_for(process.communicate(), 90)
         assert (process.returncode != 0) == fails, err
         assert (err != b"") == fails, err
@@ -419,3 +529,282 @@ async def test_clients_keep_a_copy_in_step(
     assert await update() == read_titles()
     assert between.seen[:2] == [("GET", 200)] * 2
     assert between.seen[-2:] == [("GET", 410), ("GET", 200)]
+
+
+Attempt = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+async def attempt(begin: Begin, language: str) -> Attempt:
+    """Send a request with the client: `done`, `lost`, or the status of the problem."""
+    process = await begin(more=SEND[language])
+
+    async def send(
+        method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+    ) -> str:
+        process.stdin.write(f"{json.dumps([method, path, body, headers or {}])}\n".encode())
+        line = await asyncio.wait_for(process.stdout.readline(), 60)
+        assert line, await process.stderr.read()
+        return str(line.decode().strip())
+
+    return send
+
+
+TEN = (
+    "insert into movies (title, year, runtime, genres, external_id)"
+    " select 'Part ' || n, 2000, 100, '{a}', 'a:' || n from generate_series(1, 10) n"
+)
+MANY = "/v1/movies/batch"
+DELETIONS = f"{MANY}/delete"
+KEY, ANY = {"Idempotency-Key": "k"}, {"If-Match": "*"}
+REPEATED: list[tuple[str, str, Any, dict[str, str], str]] = [
+    # And what the client gets if the response of the first attempt was lost, or was a 503.
+    ("GET", "/v1/movies/1", None, {}, "done done"),
+    ("HEAD", "/v1/movies/1", None, {}, "done done"),
+    ("DELETE", "/v1/movies/2", None, {}, "done done"),
+    ("DELETE", "/v1/movies/3", None, {"If-Match": "TAG 3"}, "done done"),
+    ("PATCH", "/v1/movies/4", {"year": 2001}, {"If-Match": "TAG 4"}, "412 done"),
+    ("PUT", "/v1/movies/4", MOANA, {"if-match": "TAG 4"}, "412 done"),
+    ("POST", "/v1/movies", MOANA, KEY, "done done"),
+    ("POST", MANY, {"movies": [MOANA]}, {"idempotency-key": "k"}, "done done"),
+    ("PUT", MANY, {"movies": [MOANA | {"external_id": "b"}]}, {}, "done done"),
+    ("PATCH", MANY, {"movies": [{"id": 5, "etag": "TAG 5", "year": 2001}]}, {}, "412 done"),
+    ("POST", DELETIONS, {"movies": [{"id": 6, "etag": "TAG 6"}]}, {}, "404 done"),
+]
+NOT_REPEATED: list[tuple[str, str, Any, dict[str, str]]] = [
+    ("POST", "/v1/movies", MOANA, {}),
+    ("POST", "/v1/movies", MOANA, {"If-Match": "TAG 7"}),
+    ("PATCH", "/v1/movies/7", {"year": 2001}, {}),
+    ("PATCH", "/v1/movies/7", {"year": 2002}, KEY),
+    ("PATCH", "/v1/movies/7", {"year": 2003}, ANY),
+    ("PUT", "/v1/movies/7", MOANA, {}),
+    ("POST", MANY, {"movies": [MOANA, MOANA]}, {}),
+    ("PATCH", MANY, {"movies": [{"id": 8, "etag": "TAG 8", "year": 2001}, {"id": 9}]}, {}),
+    ("PATCH", MANY, {"movies": [{"id": 8, "year": 2002}]}, ANY),
+    ("POST", DELETIONS, {"movies": [{"id": 10}]}, KEY),
+    ("POST", "/v1/movies/10/restore", None, {}),
+]
+
+
+def add_tags(thing: Any, execute: Execute) -> Any:
+    """Replace each `TAG id` by the tag of the movie as it is now."""
+    text = json.dumps(thing)
+    for movie_id in re.findall(r"TAG (\d+)", text):
+        ((version,),) = execute("select version from movies where id = %s", movie_id)
+        tag = ENTITY_TAG % (int(movie_id), version)
+        text = text.replace(f'"TAG {movie_id}"', json.dumps(tag))
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("fault", ["lost", "503"])
+async def test_clients_send_again_what_is_safe(
+    attempt: Attempt, between: Between, execute: Execute, fault: str
+) -> None:
+    """After a lost response or a 503, reads, deletions, and what the service carries out once.
+
+    A deletion that finds nothing the second time has done its work.
+    """
+    execute(TEN)
+    for *request, outcomes in REPEATED:
+        method, path, body, headers = add_tags(request, execute)
+        between.seen.clear()
+        if fault == "lost":
+            between.lose(method)
+        else:
+            between.refused, between.refusals = method, [(503, "0")]
+
+        outcome = await attempt(method, path, body, headers)
+
+        assert outcome == outcomes.split()[fault == "503"], request
+        assert len(between.seen) == 2, request
+
+
+@pytest.mark.parametrize("fault", ["lost", "503"])
+async def test_clients_send_nothing_else_again(
+    attempt: Attempt, between: Between, execute: Execute, fault: str
+) -> None:
+    """It may have been carried out: the program has to look."""
+    execute(TEN)
+    for request in NOT_REPEATED:
+        method, path, body, headers = add_tags(request, execute)
+        between.seen.clear()
+        if fault == "lost":
+            between.lose(method)
+        else:
+            between.refused, between.refusals = method, [(503, "0")]
+
+        assert await attempt(method, path, body, headers) == fault, request
+        assert len(between.seen) == 1, request
+
+
+async def test_clients_know_which_problems_pass(
+    attempt: Attempt, between: Between, execute: Execute
+) -> None:
+    """A 429 was not carried out, and a proxy's 502 or 504 of a read changed nothing.
+
+    A 409 without Retry-After stays, as does the 404 of a deletion that was never lost.
+    """
+    execute(TEN)
+    for method, status, seconds, outcome in (
+        ("POST", 429, "0", "done"),
+        ("POST", 409, "0", "done"),
+        ("POST", 409, "", "409"),
+        ("GET", 502, "", "done"),
+        ("GET", 504, "", "done"),
+        ("POST", 502, "0", "502"),
+        ("DELETE", 504, "", "504"),
+        ("GET", 500, "0", "500"),
+        ("DELETE", 404, "", "404"),
+    ):
+        between.refused, between.refusals = method, [(status, seconds)]
+        path = "/v1/movies" if method == "POST" else "/v1/movies/1"
+        assert await attempt(method, path, MOANA if method == "POST" else None) == outcome
+    between.refused, between.refusals = "DELETE", [(429, "0")]
+    assert await attempt("DELETE", "/v1/movies/99") == "404"
+    assert await attempt("POST", "/v1/movies/1/restore") == "409"
+    assert await attempt("HEAD", "/v1/movies/99") == "404"
+
+
+@pytest.mark.parametrize("between", ["none", "write"], indirect=True)
+async def test_clients_send_only_their_token_and_only_there(
+    between: Between,
+    attempt: Attempt,
+    start: Start,
+) -> None:
+    """No password of ~/.netrc, also without a token; and a redirect is a problem.
+
+    Another host would get the request, and the service a GET in place of a POST.
+    """
+    other = Between(await start(), "")
+    await attempt("GET", "/v1/movies")
+    async with other.listening() as url:
+        between.moved_to = url.replace("127.0.0.1", "localhost")
+        outcomes = [await attempt(method, "/v1/movies") for method in ("GET", "POST", "DELETE")]
+
+    assert outcomes == ["302"] * 3
+    assert between.authorizations == [f"Bearer {between.token}" if between.token else None] * 4
+    assert other.authorizations == []
+
+
+@pytest.mark.parametrize("fields", [["id"], ["id", "etag"]])
+async def test_clients_keep_what_a_batch_has_done(
+    run: Run, between: Between, execute: Execute, language: str, fields: list[str]
+) -> None:
+    """They send it again for an entry with a 503, if that is safe: if each entry has its `etag`.
+
+    The entry with the 503 was carried out, so its repeat is a 412.
+    """
+    execute(f"{TEN} limit 2")
+    between.refuses_entry = True
+
+    out = await run(more=CORRECT_ALL[language].replace("FIELDS", json.dumps(fields)))
+
+    assert out.split() == ["412" if "etag" in fields else "503", "200"]
+    assert execute("select version from movies") == [(2,), (2,)]
+
+
+async def test_clients_change_a_movie_behind_a_proxy_that_weakens_its_tag(
+    run: Run, between: Between
+) -> None:
+    """A proxy that compresses does so; the `etag` of the body stays."""
+    between.weakens_tags = True
+
+    await run(CREATE, CHANGE)
+
+    assert [status for method, status in between.seen if method == "PATCH"] == [200]
+
+
+async def test_clients_end_a_change_that_never_succeeds(run: Run, between: Between) -> None:
+    """Also if each attempt is a 412."""
+    between.refused, between.refusals = "PATCH", [(412, "")] * 99
+
+    await run(CREATE, CHANGE, fails=True)
+
+    assert len(between.refusals) > 0
+
+
+async def test_clients_sync_only_with_a_prefix(run: Run, between: Between, language: str) -> None:
+    """Without one, they would delete what never came from the source."""
+    out = await run(more=SYNC_ALL[language])
+
+    assert out.split() == ["refused"] * 4
+    assert between.seen == []
+
+
+async def test_clients_report_refused_deletions(
+    run: Run, between: Between, execute: Execute, language: str
+) -> None:
+    """What is deleted counts as deleted, also if the response got lost."""
+    execute(
+        "insert into movies (title, year, runtime, genres, external_id)"
+        " select title, 2000, 100, '{a}', 'shop:' || title from unnest('{Lent,Old}'::text[]) title;"
+        "create table loans (movie_id bigint references movies);"
+        "insert into loans select id from movies where title = 'Lent'"
+    )
+    between.lose("POST")
+
+    report, refused = json.loads(await run(more=SYNC_NOTHING[language]))
+
+    assert (report["deleted"], refused) == (1, ["Lent"])
+    assert between.seen[-2:] == [("POST", 207)] * 2
+    assert execute("select title from movies") == [("Lent",)]
+
+
+async def test_clients_find_movies_by_their_ids(run: Run, execute: Execute, language: str) -> None:
+    """These lists have one page, and no page size."""
+    execute(f"{TEN} limit 2")
+
+    out = await run(more=FIND[language])
+
+    assert out.splitlines() == ["2 1", "2 1", "1", "1 2"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES[1:], indirect=True)
+async def test_javascript_reports_mistakes_at_once(run: Run, between: Between) -> None:
+    """A TypeError of the program is no lost connection."""
+    out = await run(
+        more="""
+        const other = (api, token) => new Catalogue(api, token);
+        const circle = {};
+        circle.circle = circle;
+        for (const use of [
+          () => other("127.0.0.1:1").send("GET", "/v1/movies"),
+          () => other("localhost:1").send("GET", "/v1/movies"),
+          () => other().send("GET", "/v1/movies"),
+          () => catalogue.send("A B", "/v1/movies"),
+          () => catalogue.send("GET", "/v1/movies", { headers: { "a b": "c" } }),
+          () => catalogue.send("GET", "/v1/movies", { body: {} }),
+          () => catalogue.send("PUT", "/v1/movies/batch", { body: circle }),
+          () => catalogue.send("GET", "/v1/movies", { read: () => null.text }),
+        ]) await use().catch((error) => console.log(error.name));
+        """
+    )
+
+    assert out.split() == ["TypeError"] * 8
+    assert between.seen == [("GET", 200)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES[1:], indirect=True)
+async def test_javascript_ends_with_its_signal(run: Run, between: Between) -> None:
+    """While it waits for a response, and between two attempts; of one request, or of all."""
+    between.refused, between.refusals = "GET", [(503, "60")] * 2
+    started = time.monotonic()
+
+    out = await run(
+        more="""
+        const show = (error) => console.log(error.name);
+        const begin = () => {
+          const controller = new AbortController();
+          setTimeout(() => controller.abort(), 300);
+          return controller.signal;
+        };
+        await catalogue.send("GET", "/v1/movies", { signal: begin() }).catch(show);
+        await new Catalogue(process.env.API, "", begin()).movies().next().catch(show);
+        const path = "/v1/changes?wait=4";
+        await catalogue.send("GET", path, { signal: begin() }).catch(show);
+        await catalogue.send("GET", path, { signal: AbortSignal.abort() }).catch(show);
+        """
+    )
+
+    assert out.split() == ["AbortError"] * 4
+    assert time.monotonic() - started < 20

@@ -190,7 +190,7 @@ def test_methods_in_the_code_tour_exist() -> None:
 
 
 def test_lines_of_query_files_exist() -> None:
-    """`get_movies queries/movies.sql:7` is the line with the name of that query."""
+    """`get_movies queries/movies.sql:9` is the line with the name of that query."""
     loaded = query_files.load(ROOT / "queries", EXPECTED).values()
     lines = {(query.name, query.path.name, query.line) for query in loaded}
     named = {
@@ -242,7 +242,8 @@ def test_clients_read_of_every_problem() -> None:
     listed = re.findall(r"^## ([a-z-]+)\n\n\*\*(\d{3} [^.]+)\.\*\*", text, re.MULTILINE)
 
     assert sorted(listed) == sorted(
-        (p.slug, f"{p.status} {p.title}") for p, _ in find_problems().values()
+        (slug, f"{each.problem.status} {each.problem.title}")
+        for slug, each in find_problems().items()
     )
 
 

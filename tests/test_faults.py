@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
@@ -10,8 +12,12 @@ from pathlib import Path
 
 import pytest
 from conftest import MOANA, ROOT, Client, Start
-from servers import kill_postgres
-from support import Execute, get_app, set_for_database, until
+from metric_values import TOKEN, read_metrics
+from processes import free_port
+from psycopg2 import OperationalError
+from psycopg2.extensions import parse_dsn
+from servers import kill_postgres, run
+from support import Execute, Logs, get_app, set_for_database, until
 
 from service.app import POOL
 from service.database import embedded
@@ -103,6 +109,73 @@ async def test_the_database_killed_under_load(start: Start, folder: Path) -> Non
         assert set(statuses) == {200, 503}
         assert (await client.get("/v1/healthcheck/ready")).status == 200
         await assert_whole(client, 10)
+
+
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
+PGBOUNCER_INI = """
+[databases]
+catalogue = host={host} port=5432 user=catalogue
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+server_login_retry = 1
+query_wait_timeout = 1
+"""
+
+
+@contextmanager
+def pgbouncer(url: str, folder: Path) -> Iterator[str]:
+    """Run PgBouncer before a server; yield the URL that leads through it."""
+    assert PGBOUNCER
+    port = free_port()
+    (folder / "pgbouncer.ini").write_text(
+        PGBOUNCER_INI.format(host=parse_dsn(url)["host"], port=port)
+    )
+    account = embedded.find_account()  # it does not run as root
+    with subprocess.Popen(
+        [PGBOUNCER, "-q", folder / "pgbouncer.ini"],
+        user=account.pw_uid if account else None,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield f"postgresql://catalogue@127.0.0.1:{port}/catalogue"
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(not PGBOUNCER, reason="pgbouncer is not installed")
+async def test_the_database_killed_behind_pgbouncer(start: Start, folder: Path, logs: Logs) -> None:
+    """It accepts connections and refuses statements, which then were not sent: no database.
+
+    One line says so, and no statement is lost, on idle connections and on new ones.
+    """
+    with ExitStack() as users:
+        url = users.enter_context(embedded.running(folder / "server"))
+        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        through = users.enter_context(pgbouncer(url, folder))
+        client = await start(database__url=through, operations__token=TOKEN)
+        await until(lambda: creates(client))
+        await assert_whole(client, 10)
+
+        kill_postgres(url)
+        with pytest.raises(OperationalError):  # then PgBouncer has noticed it
+            await asyncio.to_thread(run, through, "select 1")
+        for _ in range(3):
+            requests = [client.post("/v1/movies", json=MOANA), client.get("/v1/movies/1")]
+            responses = await asyncio.gather(*requests)
+            assert [response.status for response in responses] == [503, 503]
+        await asyncio.to_thread(users.enter_context, embedded.running(folder / "server"))
+        async with asyncio.timeout(RECOVERED_S):
+            await until(lambda: creates(client))
+
+    events = [line["event"] for line in logs if line["log_level"] in {"warning", "error"}]
+    assert events.count("no database") == 1
+    # As long as a connection is in use, those that fail are reported so.
+    assert set(events) <= {"no database", "connect failed"}
+    assert read_metrics(client).get("refusals_total{reason=statement_lost}", 0) == 0
 
 
 @contextmanager

@@ -306,7 +306,7 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
     """Its requests still count; its gauges are gone; its replacement goes on counting.
 
     Its files have given back the space that they did not use. The folder in which they count is
-    removed at the end.
+    removed at the end; if somebody removes its files before, /metrics is a 503.
     """
     port = free_port()
     environment |= {"WEB_CONCURRENCY": "2", "CATALOGUE_OPERATIONS_PORT": str(port)}
@@ -333,15 +333,32 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
         wait_until(lambda: read_metrics(port).get(requests, 0) >= 100)
         after = read_metrics(port)
         is_counted_there = folder.is_dir()
+        for file in folder.iterdir():
+            file.unlink()
+        without = get(f"http://127.0.0.1:{port}/metrics")
         process.terminate()
         process.communicate(timeout=60)
 
     assert statuses == [404] * 100
     assert (replaced[requests], after[requests]) == (50, 100)
-    assert after["catalogue_processes"] == 2
+    assert (after["catalogue_processes"], without) == (2, 503)
     assert after["catalogue_max_files"] > after["catalogue_open_files"] > 0
     assert process.returncode == 0
     assert (is_counted_there, folder.exists()) == (True, False)
+
+
+def test_metrics_of_workers_without_space_for_them(environment: Environment) -> None:
+    """They serve, and /metrics is a 503: to Prometheus, an empty page would be a success."""
+    environment["CATALOGUE_OPERATIONS_PORT"] = port = str(free_port())
+    limited = ["bash", "-c", 'ulimit -f 1000; exec "$@"', "bash", *GUNICORN]  # as a full disk
+    with serving(limited, environment) as (base, process):
+        statuses = [get(f"http://127.0.0.1:{port}/{path}") for path in ("ready", "metrics")]
+        movie = get(f"{base}/v1/movies/1")
+        process.terminate()
+        out, _ = process.communicate(timeout=60)
+
+    assert (*statuses, movie) == (200, 503, 404)
+    assert '"event":"metrics off"' in out
 
 
 def test_gunicorn_needs_a_database(environment: Environment) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import urllib.request
@@ -16,6 +17,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from conftest import ROOT
 from processes import GUNICORN, SERVE, find_processes, find_workers, get, serving
 from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, until, wait_until
@@ -72,7 +74,7 @@ def logging(
     command: list[str], environment: Environment, changes: Environment
 ) -> Iterator[tuple[str, subprocess.Popen[str], Callable[..., dict[str, Any]]]]:
     """Start a service; yield its address, its process, and a function that waits for a log line."""
-    with serving(command, environment, **changes) as (base, process), ThreadPoolExecutor(1) as one:
+    with serving(command, environment | changes) as (base, process), ThreadPoolExecutor(1) as one:
         lines: list[dict[str, Any]] = []
 
         def read() -> None:
@@ -141,15 +143,19 @@ def statuses(base: str) -> set[int]:
         return set(threads.map(get, [f"{base}/v1/movies/1"] * 16))
 
 
-def test_a_worker_that_starts_with_wrong_files_is_not_ready(
+def test_a_worker_that_starts_with_wrong_queries_is_not_ready(
     environment: Environment, queries: Path
 ) -> None:
-    """It responds 503 until they are right, and stops no other; its settings are its master's."""
-    old, new, reason = MISTAKES[0]
+    """After a reload with a mistake that PostgreSQL finds; until it is corrected.
+
+    It stops no other worker.
+    """
+    old, new, reason = MISTAKES[1]
     changes = {"WEB_CONCURRENCY": "2"}
     with logging(GUNICORN, environment, changes) as (base, process, wait_for):
         change(queries, old, new)
-        (queries.parents[1] / "config.toml").write_text("nonsense")
+        process.send_signal(signal.SIGHUP)
+        wait_for("queries not reloaded", reason, times=2)
         os.kill(find_workers(process)[0], signal.SIGKILL)
         wait_for("not ready", reason)
         wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 503)
@@ -160,6 +166,60 @@ def test_a_worker_that_starts_with_wrong_files_is_not_ready(
         wait_until(lambda: statuses(base) == {200})
 
         assert find_workers(process) == meanwhile
+
+
+def replace_worker(base: str, process: subprocess.Popen[str]) -> None:
+    """Kill one of two workers, and wait until another one serves in its place."""
+    before = find_processes(base)
+    killed = find_workers(process)[0]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: killed not in find_workers(process))
+    # Until the new one serves, the other one gets all requests.
+    wait_until(lambda: len(after := find_processes(base)) == 2 and after != before)
+
+
+def test_a_worker_that_starts_after_a_checkout_serves_the_old_release(
+    environment: Environment, checkout: Path, execute: Execute
+) -> None:
+    """Whatever the files are by then: it has what its master has read."""
+    add_movies(execute, "Moana")
+    for name in ("service", "docs", "clients"):
+        shutil.copytree(ROOT / name, checkout / name)
+    shutil.copy(ROOT / "gunicorn.conf.py", checkout)
+    with serving(GUNICORN, environment, checkout, WEB_CONCURRENCY="2") as (base, process):
+        wait_until(lambda: len(find_processes(base)) == 2)
+        page = urllib.request.urlopen(f"{base}/v1/docs").read()  # noqa: S310 - ours
+        for module in checkout.glob("**/*.py"):
+            module.write_text("raise AssertionError('a module of another release')")
+        for name in ("queries/genres.sql", "docs/clients/guides.md", "clients/movies.py"):
+            (checkout / name).unlink()
+        shutil.rmtree(checkout / "service" / "web" / "reference_page")
+        change(checkout / "queries" / "movies.sql", "m.title", "m.column_of_another_release")
+        (checkout / "migrations" / "20991231000000_add_it.sql").write_text("-- migrate:up")
+        (checkout / "config.toml").write_text("nonsense")
+
+        for _ in range(2):
+            replace_worker(base, process)
+
+            assert titles(base) == {"Moana"}
+            assert {get(f"{base}/v1/healthcheck/ready") for _ in range(16)} == {200}
+            assert urllib.request.urlopen(f"{base}/v1/docs").read() == page  # noqa: S310 - ours
+
+
+def test_a_worker_that_starts_after_a_reload_has_the_queries_of_the_others(
+    environment: Environment, queries: Path
+) -> None:
+    """Not those that were changed since."""
+    changes = {"WEB_CONCURRENCY": "2"}
+    with logging(GUNICORN, environment, changes) as (base, process, wait_for):
+        change(queries, "select m.id, m.title,", "select m.id, m.title || '!' as title,")
+        process.send_signal(signal.SIGHUP)
+        wait_for("queries reloaded", times=2)
+        change(queries, "m.title || '!'", "m.title || '?'")
+
+        replace_worker(base, process)
+
+        assert titles(base) == {"Moana!"}
 
 
 def test_a_reload_under_load_fails_no_request(environment: Environment, queries: Path) -> None:

@@ -10,7 +10,9 @@ from datetime import datetime
 from math import inf
 from typing import Any, NamedTuple, get_type_hints
 
-from service.context import RequestContext
+from service.database import cache, clearing
+from service.database.caller import Caller
+from service.database.clearing import Expiry
 from service.database.query import Expected
 from service.database.replicas import Replicas
 from service.database.statements import Statements
@@ -38,6 +40,8 @@ class ChangeRow(NamedTuple):
     deleted_movie: str
 
 
+DETECT = "detect_changes"  # for lists from memory
+OLDEST = {"after": "0", "after_id": 0}  # before all changes that are kept
 QUERIES: Mapping[str, Expected] = {
     "get_changes": Expected(
         {**get_type_hints(ChangeRow), **COLUMN_TYPES},
@@ -45,10 +49,23 @@ QUERIES: Mapping[str, Expected] = {
         "GET the changes, and lists of all movies",
         in_order=True,
     ),
+    "clear_changes": Expected(
+        {"cleared": int, "last_transaction": str, "last_id": int},
+        [{"keep_days": 1, **OLDEST, "at_most": 0}],
+        clearing.USED_BY,
+        writes=True,
+    ),
+    DETECT: cache.EXPECTED,
+    "measure_changes_delay": Expected({"seconds": float}, [{}], clearing.MEASURED),
 }
 FIRST_OF_MOVIE = len(ChangeRow._fields)  # of its columns
 PAGE_CHANGES = 100
 END_S = 1.0  # for which the end of the feed is remembered, if it is on
+
+
+def make_expiry(keep_days: int) -> Expiry:
+    """Return how to delete the changes that are older."""
+    return Expiry("clear_changes", {"keep_days": keep_days}, OLDEST)
 
 
 class CursorExpired(CatalogueError):
@@ -114,19 +131,19 @@ class Feed:
         self._end_read_at = -inf
 
     async def fetch(
-        self, after: FeedCursor | None, context: RequestContext, limit: int = PAGE_CHANGES
+        self, after: FeedCursor | None, caller: Caller, limit: int = PAGE_CHANGES
     ) -> ChangePage:
         """Return up to `limit` changes after the cursor, or the oldest ones that are kept.
 
-        `context`: of the request, for logs. Raises `CursorExpired` if the cursor is of another
-        feed, or if changes after it may be missing.
+        Raises `CursorExpired` if the cursor is of another feed, or if changes after it may be
+        missing.
         """
-        page = await self.read(after, [context], limit)
+        page = await self.read(after, [caller], limit)
         if after and (page.is_expired or after.feed != page.next.feed):
             raise CursorExpired
         return page
 
-    async def find_end(self, context: RequestContext) -> FeedCursor | None:
+    async def find_end(self, caller: Caller) -> FeedCursor | None:
         """Return a cursor for the client of a list that is read after this; None: the feed is off.
 
         What must stay true: the list shows every change before the cursor. An older cursor is no
@@ -134,43 +151,40 @@ class Feed:
         """
         now = asyncio.get_running_loop().time()
         if not self._end or now >= self._end_read_at + END_S:
-            self._end, self._end_read_at = await self._read_end(context), now
+            self._end, self._end_read_at = await self._read_end(caller), now
         if self._end and self._replicas and (horizon := self._replicas.get_common_horizon()):
             # Whichever replica serves the list shows every transaction below its horizon.
             return min(self._end, self._end._replace(transaction=horizon, change=0))
         return self._end  # the primary serves the list
 
     async def _read_end(
-        self, context: RequestContext, statements: Statements | None = None
+        self, caller: Caller, statements: Statements | None = None
     ) -> FeedCursor | None:
         """Read the end on the primary; while that is away, on a replica."""
         try:
-            return (await self.read(END, [context], statements=statements)).next
+            return (await self.read(END, [caller], statements=statements)).next
         except Unavailable as error:
             if error.refusal is Refusal.FEED_OFF:
                 return None
             if statements or not self._replicas:
                 raise
-        return await self._read_end(context, self._reads)
+        return await self._read_end(caller, self._reads)
 
     async def read(
         self,
         after: FeedCursor | None,
-        waiting: Sequence[RequestContext] = (),
+        callers: Sequence[Caller] = (),
         limit: int = PAGE_CHANGES,
         *,
         statements: Statements | None = None,
     ) -> ChangePage:
-        """Return changes after the place of the cursor, whatever its feed is.
-
-        `waiting`: the requests that wait for it, for logs.
-        """
+        """Return changes after the place of the cursor, whatever its feed is."""
         sent = {
             "after": str(after.transaction) if after else None,
             "after_id": after.change if after else None,
             "size": limit,
         }
-        rows = await (statements or self._statements).fetch("get_changes", sent, waiting=waiting)
+        rows = await (statements or self._statements).fetch("get_changes", sent, callers=callers)
         if not rows:
             raise Unavailable("the feed is off in the database: run migrate", Refusal.FEED_OFF)
         last = ChangeRow._make(rows[-1][:FIRST_OF_MOVIE])

@@ -11,13 +11,12 @@ from marshmallow.fields import List, Nested
 
 from service.changes.feed import PAGE_CHANGES, Change, ChangePage, Feed, FeedCursor
 from service.changes.waiting import Waiting
-from service.context import RequestContext
 from service.database import MAX_BIGINT
+from service.database.caller import Caller
 from service.errors import CatalogueError, NotFound
 from service.movies.movie import movie_json
 from service.movies.rules import MovieOutput
-from service.web.bodies import ClientGone
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT, ClientGone
 from service.web.describe import (
     BIGINT,
     describe_json,
@@ -31,12 +30,13 @@ from service.web.middleware import RequestCycle
 from service.web.pages import seal, unseal
 from service.web.query_strings import QueryParameter, list_parameters, number_parameter, parse_query
 from service.web.responses import JSON_HEADERS, Content, LargeResponse, encode_json
-from service.web.route import Operation, Route, Scope
+from service.web.route import Access, Operation, Route, Scope
 
 PATH = "/v1/changes"
 CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
 MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
 MAX_CHANGES = 1000  # in a response
+FEED_UNITS, CHANGES_OF_UNIT = 10, 20  # 1,000 take 22 to 63 times the CPU time of a movie
 STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
 
 
@@ -117,6 +117,7 @@ class Changes:
     feed: Feed
     waiting: Waiting
     cycle: RequestCycle
+    access: Access
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Return the next changes; with `wait`, as soon as there is one."""
@@ -124,25 +125,27 @@ class Changes:
         query = parse_query(request.rel_url.raw_query_string, SCHEMA)
         after, seconds = query.get("after"), query.get("wait", 0)
         limit = query.get("limit", PAGE_CHANGES)
+        units = limit // CHANGES_OF_UNIT
+        await self.access.charge_more(request, context.caller, units, FEED_UNITS)
         end = loop.time() + seconds
-        context.deadline += seconds
-        page = await self.feed.fetch(after, context, limit)
+        context.extend(seconds)
+        page = await self.feed.fetch(after, context.caller, limit)
         while not page.changes and (left := end - loop.time()) > 0 and not self.cycle.is_draining:
             if request.transport is None:  # nobody waits: make room for others
                 raise ClientGone
             news = await self.waiting.wait(page.next, min(left, STOP_CHECK_S))
             if news and len(news.changes) > limit:  # the page of all who wait
-                news = await self.feed.fetch(page.next, context, limit)
+                news = await self.feed.fetch(page.next, context.caller, limit)
             page = news or page
         return LargeResponse(_encode(page), {"Cache-Control": "no-store"})
 
 
-async def begin_copy(feed: Feed, context: RequestContext) -> dict[str, str]:
+async def begin_copy(feed: Feed, caller: Caller) -> dict[str, str]:
     """Return the header with which a copy of all movies begins; {} if the feed is off.
 
     Call it before the list is read: then the feed has every change that the list lacks.
     """
-    cursor = await feed.find_end(context)
+    cursor = await feed.find_end(caller)
     return {CHANGES_CURSOR: encode_change(cursor)} if cursor else {}
 
 
@@ -154,7 +157,7 @@ def make_routes(changes: Changes | None) -> list[Route]:
     """Return the routes; None: the feed is off."""
     if not changes:
         return [Route("GET", PATH, _refuse, Scope.NONE)]
-    return [Route("GET", PATH, changes.list, Scope.READ, LIST_CHANGES, cost=10)]
+    return [Route("GET", PATH, changes.list, Scope.READ, LIST_CHANGES, FEED_UNITS)]
 
 
 @lru_cache(maxsize=8)  # requests that wait share pages

@@ -8,10 +8,9 @@ from aiohttp import hdrs, web
 from service.clients.clients import Client, Clients
 from service.clients.limits import Limits
 from service.config import Access
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.errors import Forbidden, MalformedHeader, Unauthorized
 from service.web.bodies import MAX_BYTES
-from service.web.contexts import CONTEXT
 from service.web.route import Route, Scope
 
 # A body takes one unit of the rate limit for each so many bytes, also if the last ones are fewer.
@@ -31,31 +30,40 @@ class AccessControl:
         """Whether every request without a token may use the route."""
         return self.anonymous >= route.scope and (not route.scope or not self._limits.are_on)
 
-    async def require(self, request: web.Request, context: RequestContext, route: Route) -> None:
+    async def identify(self, request: web.Request, caller: Caller) -> tuple[Caller, Scope]:
+        """Return the caller with its client, if it sent a token, and its scope.
+
+        Raises `LimitReached`, `Unauthorized`, or `MalformedHeader` with two headers; and
+        `Unavailable` if the database does not tell whom the token belongs to.
+        """
+        is_token_sent = hdrs.AUTHORIZATION in request.headers
+        client = await self._find_client(request, caller) if is_token_sent else None
+        if not client:
+            return caller, self.anonymous
+        return caller._replace(client_id=client.id), client.scope
+
+    async def require(
+        self, request: web.Request, route: Route, caller: Caller, scope: Scope
+    ) -> None:
         """Require the scope of the route and the units that the request takes.
 
-        Raises `LimitReached`, `Unauthorized`, `Forbidden`, or `MalformedHeader` with two headers;
-        and `Unavailable` if the database does not tell whom the token belongs to.
+        Raises `Forbidden`, `Unauthorized` or `LimitReached`.
         """
-        if not route.scope:
-            return
-        is_token_sent = hdrs.AUTHORIZATION in request.headers
-        client = await self._find_client(request, context) if is_token_sent else None
-        if client:
-            context.client_id = client.id
-            if client.scope < route.scope:
-                raise Forbidden(route.scope.name.lower())
-        elif self.anonymous < route.scope:
-            raise Unauthorized(is_token_sent=False)
+        if scope < route.scope:
+            if caller.client_id is None:
+                raise Unauthorized(is_token_sent=False)
+            raise Forbidden(route.scope.name.lower())
         if self._limits.are_on:
-            await self._limits.charge(context, count_units(request, route.cost))
+            await self._limits.charge(caller, count_units(request, route.cost))
 
-    async def charge_more(self, request: web.Request, units: int, charged: int) -> None:
-        """Charge so many units, less those that `require` has charged, `charged` for the route."""
+    async def charge_more(
+        self, request: web.Request, caller: Caller, units: int, charged: int
+    ) -> None:
+        """Charge `units` minus those that `require` has charged, `charged` for the route."""
         if self._limits.are_on:
-            await self._limits.charge(request[CONTEXT], units, count_units(request, charged))
+            await self._limits.charge(caller, units, count_units(request, charged))
 
-    async def _find_client(self, request: web.Request, context: RequestContext) -> Client | None:
+    async def _find_client(self, request: web.Request, caller: Caller) -> Client | None:
         """Return the client whose token the request has; None if it has none.
 
         A wrong token counts for the address, after it was looked up: nobody with a valid token is
@@ -71,10 +79,10 @@ class AccessControl:
             return None
         token = credentials.strip(" ")
         try:
-            return self._clients.get_known(token) or await self._clients.look_up(token, context)
+            return self._clients.get_known(token) or await self._clients.look_up(token, caller)
         except Unauthorized:
             if self._limits.are_on:
-                await self._limits.charge(context, 1)
+                await self._limits.charge(caller, 1)
             raise
 
 

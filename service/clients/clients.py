@@ -16,10 +16,10 @@ from typing import NamedTuple, get_type_hints
 
 from cachetools import LRUCache
 
-from service.context import RequestContext
 from service.database import MAX_BIGINT
+from service.database.caller import NOBODY, Caller
 from service.database.query import Expected
-from service.database.sharing import Rows, SharedStatements, list_contexts
+from service.database.sharing import Rows, SharedStatements, list_callers
 from service.database.statements import Statements
 from service.errors import (
     CatalogueError,
@@ -85,7 +85,11 @@ QUERIES: Mapping[str, Expected] = {
         get_type_hints(StoredClient), [{"ids": "{}"}], "a request with a token"
     ),
     "mark_clients_used": Expected(
-        {"id": int}, [{"ids": "{}"}], "the first request of a client on a day", writes=True
+        {"id": int},
+        [{"ids": "{}"}],
+        "the first request of a client on a day",
+        writes=True,
+        own_tables=["clients"],
     ),
 }
 
@@ -144,8 +148,8 @@ class Clients:
         is_known = client.known_until > self._clock() and client.expires_at > time.time()
         return client if is_known else None
 
-    async def look_up(self, token: str, context: RequestContext | None = None) -> Client:
-        """Return the client with this token; `context`: of the request that sent it.
+    async def look_up(self, token: str, caller: Caller = NOBODY) -> Client:
+        """Return the client with this token.
 
         Raises `Unauthorized` if there is none, or if the token has expired or was revoked, and
         `Unavailable` if the lookup fails.
@@ -155,7 +159,7 @@ class Clients:
             raise Unauthorized(MALFORMED, is_token_sent=True)
         known_until = self._clock() + KNOWN_S  # from before the lookup: its answer may be as old
         lookups = self._renewals if token in self._known else self._lookups
-        stored = await lookups.submit(client_id, context=context)
+        stored = await lookups.submit(client_id, caller=caller)
         try:
             client = _verify(stored, token, known_until)
         except Unauthorized:
@@ -171,7 +175,7 @@ class Clients:
         ids = {row.key for row in rows}
         try:
             fetched = await self._fetch(
-                "get_clients", {"ids": _to_array(ids)}, waiting=list_contexts(rows)
+                "get_clients", {"ids": _to_array(ids)}, callers=list_callers(rows)
             )
             self._statements.require_sent("get_clients", [row[0] for row in fetched], ids)
         except (Contended, StatementFailed) as error:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import structlog
 
 from service.config import Limits as Settings
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.errors import LimitReached, OperatorError, Policy
 from service.telemetry.metrics import Metrics
 
@@ -84,12 +84,12 @@ class Limits:
         self._limiter = SlidingWindowCounterRateLimiter(self._storage)
         self._redis_failed_at = -inf  # by the loop's clock; -inf: Redis responds
 
-    async def charge(self, context: RequestContext, cost: int, charged: int = 0) -> None:
+    async def charge(self, caller: Caller, cost: int, charged: int = 0) -> None:
         """Count `cost` units, at most the whole burst, less those `charged`; `LimitReached`."""
         units = min(cost, self._policy.quota)
         if units <= charged:
             return
-        window = await self._take(choose_key(context.client_id, context.address), units - charged)
+        window = await self._take(choose_key(caller.client_id, caller.address), units - charged)
         if window:
             self._metrics.limited.inc()
             # The client will send all of it again: say when there is room for all.

@@ -1,15 +1,15 @@
 """Caches results until something changes: docs/decisions/0021-lists-from-memory.md."""
 
 import asyncio
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from operator import itemgetter
 from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.database.query import Expected
-from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_contexts
+from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_callers
 from service.database.statements import Statements
 from service.errors import CatalogueError
 
@@ -17,19 +17,19 @@ Result = TypeVar("Result")
 # The results of an epoch, each with its size, and until when it may be used, by the loop's clock.
 Epoch = LRUCache[Hashable, tuple[Result, int, float]]
 
-QUERIES: Mapping[str, Expected] = {
-    "detect_changes": Expected(
-        {"snapshot": str, "state": str, "has_changed": bool},
-        [{"since": None}, {"since": "1:2:1"}],
-        "lists from memory",
-    ),
-}
+EXPECTED = Expected(
+    {"snapshot": str, "state": str, "has_changed": bool},
+    [{"since": None}, {"since": "1:2:1"}],
+    "lists from memory",
+)
 MAX_BYTES = 32 * 1024 * 1024
 MAX_AGE_S = 60.0  # bounds what the feed of changes does not record: docs/dbas.md#changes
 
 
 class ResultCache(Generic[Result]):
-    """Caches results by their keys until something changes; without `is_on`, nothing.
+    """Caches results by their keys until something changes; without `query`, nothing.
+
+    `query` tells that; `EXPECTED` says what it takes and returns.
 
     What must stay true: a result has every change that was committed before the call of `get`. So
     `get` waits for a statement that begins after the call, which the calls that wait share. If that
@@ -37,9 +37,9 @@ class ResultCache(Generic[Result]):
     first statement began.
     """
 
-    def __init__(self, statements: Statements, *, is_on: bool) -> None:
+    def __init__(self, statements: Statements, query: str | None) -> None:
         self._statements = statements
-        self._is_on = is_on
+        self._query = query
         self._from_memory = statements.metrics.list_pages.labels("memory")
         self._from_database = statements.metrics.list_pages.labels("database")
         self._checks: SharedStatements[None] = SharedStatements(self._check, max_rows=MAX_WAITING)
@@ -47,14 +47,14 @@ class ResultCache(Generic[Result]):
         self._state: str | None = None  # as that check returned it
         self._epoch: Epoch[Result] = LRUCache(MAX_BYTES, itemgetter(1))
 
-    async def get(self, key: Hashable, context: RequestContext) -> Result | None:
-        """Return the result if it is cached and has every change; `context`: of the request."""
+    async def get(self, key: Hashable, caller: Caller) -> Result | None:
+        """Return the result if it is cached and has every change."""
         epoch = self._epoch
         result, _, usable_until = epoch.get(key) or (None, 0, 0.0)
         if result is None or usable_until < asyncio.get_running_loop().time():
             return None
         try:
-            await self._checks.submit(0, context=context)
+            await self._checks.submit(0, caller=caller)
         except CatalogueError:  # `Statements` has logged it
             return None
         if epoch is not self._epoch:
@@ -71,7 +71,7 @@ class ResultCache(Generic[Result]):
         self, key: Hashable, result: Result, size: int, start: tuple[Epoch[Result], float]
     ) -> None:
         """Cache a result of `size` bytes, unless its epoch has ended."""
-        if self._is_on and start[0] is self._epoch:
+        if self._query and start[0] is self._epoch:
             self._epoch[key] = result, size, start[1]
 
     def clear(self) -> None:
@@ -81,9 +81,10 @@ class ResultCache(Generic[Result]):
 
     async def _check(self, rows: Rows[None]) -> dict[int, None]:
         """Begin a new epoch if something has changed, or if that is unknown."""
+        assert self._query, "otherwise nothing is cached"  # noqa: S101 - for mypy
         sent = {"since": self._since}
         found = await self._statements.fetch(
-            "detect_changes", sent, expects_timeout=True, waiting=list_contexts(rows)
+            self._query, sent, expects_timeout=True, callers=list_callers(rows)
         )
         snapshot, state, has_changed = found[0] if found else (None, None, True)
         if has_changed or state != self._state:

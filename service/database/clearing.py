@@ -1,28 +1,17 @@
-"""Deletes what is kept only for some time: idempotency keys, and the changes of the feed.
-
-It also measures how many keys there are, how far the feed is behind, and what the schema lacks.
-"""
+"""Deletes what is kept only for some time, and measures what the metrics show, once a minute."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from service.database.query import Expected, Row
+from prometheus_client import Gauge
+
+from service.database.query import NO_PARAMETERS, Row
 from service.database.statements import Statements
+from service.telemetry.metrics import Off
 
-BEGINNING: dict[str, int | str] = {"after": "0", "after_id": 0}  # of the changes
 USED_BY = "clearing what has expired, once a minute"
-QUERIES: Mapping[str, Expected] = {
-    "clear_idempotency_keys": Expected({"cleared": int}, [{"at_most": 0}], USED_BY, writes=True),
-    "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
-    "measure_changes_delay": Expected({"seconds": float}, [{}], "a metric, once a minute"),
-    "clear_changes": Expected(
-        {"cleared": int, "last_transaction": str, "last_id": int},
-        [{"keep_days": 1, **BEGINNING, "at_most": 0}],
-        USED_BY,
-        writes=True,
-    ),
-}
-
+MEASURED = "a metric, once a minute"
 INTERVAL_S = 60
 # Rows are deleted in batches (1000 take about 20 ms), with short pauses while there are more: about
 # 8,000 rows a second, without delaying requests.
@@ -30,30 +19,51 @@ BATCH_ROWS = 1000
 BATCH_PAUSE_S = 0.1
 
 
+class Expiry(NamedTuple):
+    """A query that deletes up to `at_most` expired rows, and returns their number.
+
+    `parameters`: its other ones. `start`: those that say where the first statement starts; after
+    the number, the query returns them for the next one.
+    """
+
+    query: str
+    parameters: Mapping[str, object] = NO_PARAMETERS
+    start: Mapping[str, object] = NO_PARAMETERS
+
+
+def _get_value(rows: list[Row]) -> float:
+    """Return the only value of the only row."""
+    ((value,),) = rows
+    return float(value)
+
+
+class Measure(NamedTuple):
+    """A query, and the gauge that shows what `read` returns of its rows."""
+
+    query: str
+    gauge: Gauge | Off
+    read: Callable[[list[Row]], float] = _get_value
+
+
 class Clearing:
-    """Clears regularly; `keep_days`: of the changes (0: there is no feed)."""
+    """Clears and measures regularly."""
 
-    def __init__(self, statements: Statements, keep_days: int) -> None:
+    def __init__(
+        self, statements: Statements, expiries: Sequence[Expiry], measures: Sequence[Measure] = ()
+    ) -> None:
         self._statements = statements
-        self._parameters: dict[str, dict[str, int | str]] = {"clear_idempotency_keys": {}}
-        metrics = statements.metrics
-        self._gauges = {
-            "estimate_idempotency_keys": (metrics.idempotency_keys, _get_value),
-            "get_schema_faults": (metrics.schema_faults, len),
-        }
-        if keep_days:
-            self._gauges["measure_changes_delay"] = (metrics.changes_delay, _get_value)
-            self._parameters["clear_changes"] = {"keep_days": keep_days, **BEGINNING}
+        self._expiries = expiries
+        self._measures = measures if statements.metrics.is_enabled else ()
+        self._starts = {expiry.query: expiry.start for expiry in expiries}
 
-    async def clear(self, query: str) -> int:
+    async def clear(self, expiry: Expiry) -> int:
         """Delete up to `BATCH_ROWS` expired rows and return how many were deleted."""
-        parameters = self._parameters[query]
-        ((cleared, *last),) = await self._statements.fetch(
-            query, {"at_most": BATCH_ROWS, **parameters}
-        )
-        if last:  # the next statement goes on behind it, or begins anew
-            goes_on = cleared == BATCH_ROWS
-            parameters |= dict(zip(BEGINNING, last, strict=True)) if goes_on else BEGINNING
+        query, parameters, start = expiry
+        sent = {"at_most": BATCH_ROWS, **parameters, **self._starts[query]}
+        ((cleared, *last),) = await self._statements.fetch(query, sent)
+        # The next statement continues after the last row, or restarts.
+        continues = cleared == BATCH_ROWS
+        self._starts[query] = dict(zip(start, last, strict=True)) if continues else start
         return int(cleared)
 
     async def run(self, _: object) -> AsyncIterator[None]:
@@ -66,26 +76,18 @@ class Clearing:
         while True:
             await self._measure()
             await asyncio.sleep(INTERVAL_S)
-            for query in self._parameters:
+            for expiry in self._expiries:
                 try:
                     cleared = BATCH_ROWS
                     while cleared == BATCH_ROWS:
-                        cleared = await self.clear(query)
+                        cleared = await self.clear(expiry)
                         await asyncio.sleep(BATCH_PAUSE_S)
                 except Exception as error:  # noqa: BLE001 - tried again after the interval
-                    self._statements.report(query, error)
+                    self._statements.report(expiry.query, error)
 
     async def _measure(self) -> None:
-        if not self._statements.metrics.is_enabled:
-            return
-        for query, (gauge, measure) in self._gauges.items():
+        for query, gauge, read in self._measures:
             try:
-                gauge.set(measure(await self._statements.fetch(query)))
+                gauge.set(read(await self._statements.fetch(query)))
             except Exception as error:  # noqa: BLE001 - it is only a metric
                 self._statements.report(query, error)
-
-
-def _get_value(rows: list[Row]) -> float:
-    """Return the only value of the only row."""
-    ((value,),) = rows
-    return float(value)

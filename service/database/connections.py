@@ -182,7 +182,10 @@ def list_addresses(given: Mapping[str, object]) -> list[Server]:
 
 
 async def _open(parameters: Mapping[str, Any]) -> Connection:
-    """Open a connection to one address."""
+    """Open a connection to one address, behind which a server responds.
+
+    PgBouncer accepts connections while its server is away, and then refuses each statement.
+    """
     connection = Connection(
         None,
         POOL_CONNECT_TIMEOUT_S,
@@ -193,6 +196,8 @@ async def _open(parameters: Mapping[str, Any]) -> Connection:
         **{**parameters, "client_encoding": "UTF8"},
     )
     await connection
+    async with connection.cursor() as cursor:  # an error closes the connection
+        await cursor.execute("select")
     # A notice then names its place in PostgreSQL's source, in every language.
     LIBPQ.PQsetErrorVerbosity(ctypes.c_void_p(connection.raw.pgconn_ptr), PQERRORS_VERBOSE)
     return connection

@@ -4,18 +4,19 @@ A page begins after so many items, or at a key: the sort value and id of an item
 counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.database.query import Row
 from service.database.statements import Statements
 from service.database.store import Resource
-from service.database.streaming import RowLists, Streams
+from service.database.streaming import Chunks, Streams
 from service.errors import Contended, Failure, WrongParameters
 
 Item = TypeVar("Item")
@@ -23,6 +24,7 @@ Item = TypeVar("Item")
 EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
 NUMBERED_ITEMS = 1_000  # page numbers reach so many items if more than EXACT_TOTAL match
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
+SORT_GUARD_S = 0.1  # by a total that may be forged; as long again for each 20,000 matches
 # To find and sort a match costs as much as to walk past so many rows. Measured: 1 to 30, depending
 # on the filter.
 SORT_COST = 4
@@ -114,23 +116,25 @@ class Listing(Generic[Item]):
         sort: str,
         place: Place,
         size: int,
-        waiting: Sequence[RequestContext] = (),
+        callers: Sequence[Caller] = (),
         counted: Counted | None = None,
     ) -> Page[Item]:
         """Return the page of `size` items at `place`; with `size` 0, only the total.
 
-        `waiting`: the requests that it is for, for logs; `counted`: if that is known. Raises
-        `WrongParameters` if the page number is too high for so many matches.
+        `counted`: if that is known. Raises `WrongParameters` if the page number is too high for so
+        many matches.
         """
         terms = wanted, sort, place, size + 1  # one more shows whether the list goes on
         if place.total is not None and not counted and size:
-            known = await self._fetch_rows(*terms, place.total, waiting)
-            # Otherwise the page contradicts the total: items were deleted or added since.
-            if 0 < len(known) <= place.total:
-                return self._make_page(sort, place, size, known, place.total)
+            # Otherwise the total is wrong: it is forged, or items were deleted or added since.
+            with suppress(Contended):
+                known = await self._fetch_rows(*terms, place.total, callers)
+                if 0 < len(known) <= place.total:
+                    return self._make_page(sort, place, size, known, place.total)
+        terms = wanted, sort, replace(place, total=None), size + 1
         rows: list[Row] | None = None
         if not counted:
-            counted, rows = await self._sort(*terms, waiting, most=EXACT_TOTAL)
+            counted, rows = await self._sort(*terms, callers, most=EXACT_TOTAL)
         total, self._items = counted
         if not size:
             return Page([], previous=None, next=None, total=total)
@@ -141,14 +145,16 @@ class Listing(Generic[Item]):
             raise WrongParameters([Failure("page", detail)])
         if rows is None or total > EXACT_TOTAL:
             is_past_end = place.key is None and place.skip >= total
-            rows = [] if is_past_end else await self._fetch_rows(*terms, total, waiting)
+            rows = [] if is_past_end else await self._fetch_rows(*terms, total, callers)
         total = correct_total(total, place, size, len(rows))
         return self._make_page(sort, place, size, rows, total)
 
-    def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
-        """Yield the rows of all items that match, in lists, as `Streams.stream` does."""
+    def stream(
+        self, wanted: Filter, sort: str, caller: Caller, has_left: Callable[[], bool]
+    ) -> Chunks:
+        """Yield the rows of all items that match, in chunks, as `Streams.stream` does."""
         sent = filter_parameter(wanted.as_json()) | place_parameters(sort, Place(), None)
-        return self._streams.stream(f"walk_{self._resource.table}", context, sent)
+        return self._streams.stream(f"walk_{self._resource.table}", sent, caller, has_left)
 
     async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
         self,
@@ -157,7 +163,7 @@ class Listing(Generic[Item]):
         place: Place,
         size: int,
         total: int,
-        waiting: Sequence[RequestContext],
+        callers: Sequence[Caller],
     ) -> list[Row]:
         """Return `size` rows at `place`: sort the matches, or walk the index of the sort order.
 
@@ -175,15 +181,15 @@ class Listing(Generic[Item]):
                     f"walk_{self._resource.table}",
                     filter_parameter(started)
                     | place_parameters(order, Place(place.skip, key), size),
-                    timeout=None if may_sort else self._statements.timeout,
-                    expects_timeout=may_sort,
-                    waiting=waiting,
+                    timeout=None if may_sort or place.total else self._statements.timeout,
+                    expects_timeout=bool(may_sort or place.total),
+                    callers=callers,
                 )
             except Contended:
                 if not may_sort:
                     raise
         # With all filters: sort_<table> finds every match before it looks at the place.
-        return (await self._sort(wanted, sort, place, size, waiting))[1]
+        return (await self._sort(wanted, sort, place, size, callers))[1]
 
     async def _sort(  # noqa: PLR0913, PLR0917 - the terms of a page
         self,
@@ -191,14 +197,17 @@ class Listing(Generic[Item]):
         sort: str,
         place: Place,
         size: int,
-        waiting: Sequence[RequestContext],
+        callers: Sequence[Caller],
         most: int | None = None,
     ) -> tuple[Counted, list[Row]]:
         """Count the matches, and return `size` rows at `place`; none if more than `most` match."""
         sent = place_parameters(place.get_order(sort), place, size)
         sent |= filter_parameter(wanted.as_json()) | {"most": most and str(most)}
         name = f"sort_{self._resource.table}"
-        rows = await self._statements.fetch(name, sent, waiting=waiting)
+        guard = SORT_GUARD_S * (1 + place.total / 20_000) if place.total else None
+        rows = await self._statements.fetch(
+            name, sent, timeout=guard, expects_timeout=bool(guard), callers=callers
+        )
         return Counted._make(rows[0][:2]), [row[2:] for row in rows if row[2] is not None]
 
     def _make_page(

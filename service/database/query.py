@@ -47,15 +47,9 @@ OUTDATED = (
     postgres.FeatureNotSupported,  # "cached plan must not change result type"
 )
 
-# Tables that no client fills: a broken constraint of these is a fault of the service or of a DBA.
-OWN_TABLES = {
-    "clients",
-    "idempotency_keys",
-    "movie_changes",
-    "movie_feed",
-    "schema_migrations",
-    "search_words",
-}
+# PgBouncer has no server, so it has not sent the statement, which may be repeated. This is not true
+# of its other messages, such as "server conn crashed?".
+NOT_SENT = re.compile(r"FATAL: +(?:\w{5}: )?(?:server login has been failing|query_wait_timeout)")
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, object]  # of a query, by name
@@ -69,6 +63,9 @@ class Expected(NamedTuple):
     sends them, which find and change nothing; the query is verified with each of these. `in_order`:
     the order of the rows counts.
     `by_command`: only a command uses it; a login that serves requests may lack its privileges.
+    `own_tables`: a write fills these tables with nothing that a client sends: if it breaks one of
+    their constraints, that is a fault of the service or of a DBA. `lost_race`: but for this one,
+    which another request may have broken meanwhile.
     """
 
     columns: Mapping[str, Hashable]
@@ -77,6 +74,8 @@ class Expected(NamedTuple):
     writes: bool = False
     by_command: bool = False
     in_order: bool = False
+    own_tables: Sequence[str] = ()
+    lost_race: str = ""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -125,12 +124,6 @@ class Query:
     def timeout(self) -> float | None:
         """Its own `statement_timeout` in seconds (0: none); None: it has no setting of its own."""
         return parse_seconds(self.settings.get(TIMEOUT_SETTING, ""))
-
-    @cached_property
-    def returns_transaction(self) -> bool:
-        """Whether it is a write whose first column is the number of its transaction."""
-        columns = self.expected.columns if self.expected else ()
-        return not self.is_read_only and [*columns][:1] == ["transaction"]
 
     @cached_property
     def is_read_only(self) -> bool:
@@ -208,7 +201,7 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
     is_write = not query.is_read_only
-    if is_write and isinstance(error, CAUSED_BY_CLIENTS) and _may_be_a_client(error):
+    if is_write and isinstance(error, CAUSED_BY_CLIENTS) and _may_be_a_client(query, error):
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name} ({query.location}): {describe_error(error)}"
     if isinstance(error, CONTENDED):
@@ -219,10 +212,13 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     return StatementFailed(reason, for_every_row=isinstance(error, psycopg2.ProgrammingError))
 
 
-def _may_be_a_client(error: psycopg2.Error) -> bool:
+def _may_be_a_client(query: Query, error: psycopg2.Error) -> bool:
     """Whether a client can break this constraint: no request gets so far with a null or an id."""
     constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
-    if constraint == "idempotency_keys_pkey":  # another request has stored this key meanwhile
+    own_tables, lost_race = (
+        (query.expected.own_tables, query.expected.lost_race) if query.expected else ((), "")
+    )
+    if constraint and constraint == lost_race:
         return True
     is_id = constraint == f"{table}_pkey"  # the sequence of the table lags
-    return not (isinstance(error, postgres.NotNullViolation) or table in OWN_TABLES or is_id)
+    return not (isinstance(error, postgres.NotNullViolation) or table in own_tables or is_id)

@@ -63,6 +63,8 @@ MISSING_NAME = f"expected a line {EXPECTED_NAME} before this SQL"
 EXPECTED_SETTING = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
 ANY_SETTING = re.compile(r"(?i)\s*--\s*set.*[:=]")
 SETTING = re.compile(r"\s*-- *set *: *([a-z_][a-z0-9_.]*) *= *(?:'([^']*)'|([\w.+/-]+))\s*;?\s*")
+ONE_STATEMENT = "expected one statement, with settings as lines like `-- set: jit = off` before it"
+NO_QUERY = re.compile(r"(?i)(?:begin|start|set|reset|savepoint|lock|do)\b")
 # What the service relies on for each statement.
 FIXED_SETTINGS = {
     "bytea_output",
@@ -225,6 +227,8 @@ def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
         if ANY_SETTING.match(token[0]):
             raise FileError(path, _get_line(text, token.start()), EXPECTED_SETTING)
         if token["end"] and (more := _skip_blank(text, token.end())) < end:
+            if NO_QUERY.match(text, start):
+                raise FileError(path, _get_line(text, start), ONE_STATEMENT)
             what = f"{MISSING_NAME}: a semicolon ends {name[1]}"
             raise FileError(path, _get_line(text, more), what)
     line = _get_line(text, name.start())

@@ -6,21 +6,18 @@ replica without a question of its own; `freshness.py` decides which may serve it
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 from math import nan
 from random import sample
-from typing import Any
 
 import structlog
 
 from service.config import Database
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.database.freshness import IS_PRIMARY, POLL_S, Primary, Replica
 from service.database.pool import Pool
-from service.database.query import NO_PARAMETERS, Parameters, Query, Row
-from service.database.streaming import RowLists, Streams
-from service.errors import StatementFailed, Unavailable
+from service.database.query import Query
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -56,9 +53,9 @@ class Replicas:
             is_used = nan if replica.failure == IS_PRIMARY else replica.may_serve()
             self._pool.metrics.replica_used.labels(replica.name).set(is_used)
 
-    def choose(self, waiting: Sequence[RequestContext]) -> Replica | None:
-        """Return a replica that shows what these requests must show; it is chosen at random."""
-        transaction = max((context.min_transaction for context in waiting), default=0)
+    def choose(self, callers: Sequence[Caller]) -> Replica | None:
+        """Return a replica that shows what these callers must see; it is chosen at random."""
+        transaction = max((caller.min_transaction for caller in callers), default=0)
         # At random: in turns, counts of lists would go to one replica, and their pages to another.
         candidates = sample(self.all, len(self.all))
         chosen = next((each for each in candidates if each.may_serve(transaction)), None)
@@ -101,53 +98,3 @@ class Replicas:
                     log.warning("replica left out", replica=replica.name, reason=replica.explain())
                 was_used = is_used
             await asyncio.sleep(POLL_S)
-
-
-@dataclass(eq=False)
-class Reads(Streams):
-    """Statements for reads: on a replica that is fresh enough, otherwise on the primary."""
-
-    replicas: Replicas = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Make the statements of each replica; what fails there is repeated on the primary."""
-        super().__post_init__()
-        self._on_replicas = {
-            each: Streams(
-                each.pool, self.queries, self.timeout, self.slow, self.limit, repeats_reads=False
-            )
-            for each in self.replicas.all
-        }
-
-    async def fetch(
-        self,
-        name: str,
-        parameters: Parameters = NO_PARAMETERS,
-        *,
-        waiting: Sequence[RequestContext] = (),
-        **options: Any,
-    ) -> list[Row]:
-        """Run the query as `Statements.fetch` does; if a replica fails, on the primary."""
-        if replica := self.replicas.choose(waiting):
-            try:
-                statements = self._on_replicas[replica]
-                return await statements.fetch(name, parameters, waiting=waiting, **options)
-            except (StatementFailed, Unavailable) as error:
-                replica.leave_out(error)
-        return await super().fetch(name, parameters, waiting=waiting, **options)
-
-    async def stream(self, name: str, context: RequestContext, parameters: Parameters) -> RowLists:
-        """Yield all rows as `Streams.stream` does; if a replica fails first, on the primary."""
-        chunks, first = super().stream(name, context, parameters), list[Row]()
-        if replica := self.replicas.choose([context]):
-            on_replica = self._on_replicas[replica].stream(name, context, parameters)
-            try:
-                first = await anext(on_replica, [])
-                chunks = on_replica
-            except (StatementFailed, Unavailable) as error:
-                replica.leave_out(error)
-        async with aclosing(chunks):
-            if first:
-                yield first
-            async for rows in chunks:
-                yield rows

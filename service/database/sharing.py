@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from prometheus_client import Histogram
 
-from service.context import RequestContext
+from service.database.caller import NOBODY, Caller
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 from service.telemetry.metrics import OFF, Off
 
@@ -36,7 +36,7 @@ class SharedRow(Generic[Result]):
 
     key: int
     payload: bytes
-    context: RequestContext | None  # of the request
+    caller: Caller
     result: asyncio.Future[Result | None]
 
 
@@ -61,9 +61,9 @@ def count_rows(sizes: Sequence[int], last_rows: int, max_rows: int, *, takes_all
     return taken
 
 
-def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
-    """Return the contexts of the requests that wait for these rows."""
-    return [row.context for row in rows if row.context]
+def list_callers(rows: Rows[Result]) -> list[Caller]:
+    """Return whom these rows are sent for."""
+    return [row.caller for row in rows]
 
 
 def join_payloads(payloads: Iterable[bytes]) -> str:
@@ -114,7 +114,7 @@ class SharedStatements(Generic[Result]):
         self._last_rows = 0  # of the last statement
 
     def submit(
-        self, key: int, payload: bytes = b"", context: RequestContext | None = None
+        self, key: int, payload: bytes = b"", caller: Caller = NOBODY
     ) -> Awaitable[Result | None]:
         """Send this row with a statement; return its result, to be awaited.
 
@@ -123,7 +123,7 @@ class SharedStatements(Generic[Result]):
         if len(self._next) >= MAX_WAITING:
             raise Unavailable("too many requests are waiting already", Refusal.QUEUE_FULL)
         queue = self._choose_queue(key) if self._exclusive else self._next
-        row: SharedRow[Result] = SharedRow(key, payload, context, asyncio.Future())
+        row: SharedRow[Result] = SharedRow(key, payload, caller, asyncio.Future())
         queue.append(row)
         if not self._blocking:
             self._start()

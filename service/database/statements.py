@@ -5,22 +5,25 @@ by a client's data) or `StatementFailed` (anything else), and is logged once per
 except a broken rule that has a name.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
+from typing import NamedTuple, Protocol
 
 import aiopg
 import psycopg2
 import structlog
 from psycopg2.errors import LockNotAvailable
 
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.database.pool import Pool
 from service.database.query import (
     CONTENDED,
     NO_PARAMETERS,
+    NOT_SENT,
     OUTDATED,
     Execution,
     Parameters,
@@ -52,6 +55,31 @@ NOTICE_LOG_S = 60.0  # between two lines in the log about other notices
 log = structlog.get_logger()
 
 
+class Statement(NamedTuple):
+    """A statement that is ready to be sent."""
+
+    query: Query
+    execution: Execution
+    parameters: Parameters
+    callers: Sequence[Caller]  # whom it runs for, for logs
+
+
+class Standby(Protocol):
+    """A replica that may serve a read."""
+
+    pool: Pool
+
+    def leave_out(self, error: StatementFailed | Unavailable) -> None:
+        """Serve no reads for now; raises the error if the primary would give the same one."""
+
+
+class Standbys(Protocol):
+    """The replicas of a process."""
+
+    def choose(self, callers: Sequence[Caller]) -> Standby | None:
+        """Return a replica that shows what these callers must see; None: ask the primary."""
+
+
 @dataclass(eq=False)
 class Statements:
     """The statements of queries/*.sql, by name.
@@ -62,9 +90,9 @@ class Statements:
     once.
 
     `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
-    that takes longer is logged (0: none); `limit`: of the pool, for reads. Without `repeats_reads`,
-    a read whose connection broke is not repeated. `require_migrations` raises `Unavailable` while a
-    migration is missing.
+    that takes longer is logged (0: none); `limit`: of the pool, for reads. `standbys`: reads are
+    sent to one of them where it is fresh enough, and to the primary if it fails.
+    `require_migrations` raises `Unavailable` while a migration is missing.
 
     Settings go in front of each statement, in the same message: `set local` holds for this implicit
     transaction alone (docs/decisions/0011-send-sql-as-written.md).
@@ -76,13 +104,12 @@ class Statements:
     timeout: float
     slow: float = 0
     limit: str | None = None
-    repeats_reads: bool = True
-    require_migrations: Callable[[], Awaitable[None]] | None = field(default=None, kw_only=True)
+    standbys: Standbys | None = None
+    require_migrations: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
-        """Count in the metrics of the pool, and find the limit there."""
+        """Count in the metrics of the pool."""
         self.metrics = self.pool.metrics
-        self._reads = self.pool.limits[self.limit] if self.limit else None
         self._notice_logged_at = -inf
 
     async def fetch(  # noqa: PLR0913 - the options of a statement
@@ -95,43 +122,54 @@ class Statements:
         max_affected: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
         expects_timeout: bool = False,
-        waiting: Sequence[RequestContext] = (),
+        callers: Sequence[Caller] = (),
     ) -> list[Row]:
         """Run the query `name` and return its rows.
 
         If its connection breaks, a read is run once more on a new one; so is a write that
-        `is_repeatable`. For other writes it is unknown whether they were executed.
+        `is_repeatable` or was `NOT_SENT`. Otherwise it is unknown whether it was executed.
         `max_affected`: a statement that changes more rows is refused. `is_resent`: it waits for a
         lock for at most `LOCK_TIMEOUT_MS`; then it is `Contended`, which is not logged, as the
         caller sends it again.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`; with
         `expects_timeout`, it is neither logged nor counted as a failure.
-        `waiting`: the requests that wait for it, for logs; they get its transaction.
+        `callers`: whom it runs for, for logs.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]
-        may_repeat = is_repeatable or (query.is_read_only and self.repeats_reads)
         execution = self._prepare(
             query, max_affected, timeout, expects_timeout=expects_timeout, is_resent=is_resent
         )
-        try:
+        statement = Statement(query, execution, parameters, callers)
+        if self.standbys and (standby := self.standbys.choose(callers)):
             try:
-                rows = await self._run(query, execution, parameters, waiting)
-            except psycopg2.Error:  # the connection broke
-                if not may_repeat:
-                    raise
-                rows = await self._run(query, execution, parameters, waiting)
-        except psycopg2.Error as error:
-            raise self._to_unavailable(query, describe_error(error)) from error
+                return await self._fetch(standby.pool, statement, may_repeat=False)
+            except (StatementFailed, Unavailable) as error:
+                standby.leave_out(error)
+        may_repeat = is_repeatable or query.is_read_only
+        try:
+            return await self._fetch(self.pool, statement, may_repeat=may_repeat)
         except StatementFailed as error:
             # The query was right when it was verified: a migration may have been reverted since.
             if error.for_every_row and self.require_migrations:
                 await self.require_migrations()
             raise
-        if rows and query.returns_transaction:
-            for context in waiting:
-                context.transaction = max(context.transaction, rows[0][0])
-        return rows
+
+    async def _fetch(self, pool: Pool, statement: Statement, *, may_repeat: bool) -> list[Row]:
+        """Run the statement in this pool; `may_repeat`: once more if its connection breaks."""
+        try:
+            try:
+                return await self.run(pool, statement)
+            except psycopg2.Error as error:  # the connection broke
+                if not may_repeat and not NOT_SENT.match(str(error)):
+                    raise
+                return await self.run(pool, statement)
+        except psycopg2.Error as error:
+            raise self.to_unavailable(statement.query, describe_error(error)) from error
+
+    def find_limit(self, pool: Pool) -> asyncio.Semaphore | None:
+        """Return the limit of reads in this pool."""
+        return pool.limits[self.limit] if self.limit else None
 
     def require_sent(self, name: str, returned: Sequence[int], sent: Collection[int]) -> None:
         """Raise `StatementFailed` unless each key that a query returned was sent, and no key twice.
@@ -176,30 +214,26 @@ class Statements:
             preamble, driver_timeout, expects_timeout=expects_timeout, is_resent=is_resent
         )
 
-    async def _run(
-        self,
-        query: Query,
-        execution: Execution,
-        parameters: Parameters,
-        waiting: Sequence[RequestContext],
-        held: aiopg.Connection | None = None,
+    async def run(
+        self, pool: Pool, statement: Statement, held: aiopg.Connection | None = None
     ) -> list[Row]:
-        """Run the statement on `held` or another connection; psycopg2.Error if that breaks."""
-        limit = self._reads if query.is_read_only else self.pool.writes
+        """Run a statement on `held`, or another connection; psycopg2.Error if that breaks."""
+        query, execution, parameters, _ = statement
+        limit = self.find_limit(pool) if query.is_read_only else pool.writes
         metrics = self.metrics.get_statement(query.name)
-        async with nullcontext(held) if held else self.pool.connection(limit) as connection:
+        async with nullcontext(held) if held else pool.connection(limit) as connection:
             started = monotonic()
             try:
                 rows = await query.run(connection, execution, parameters)
             except TimeoutError as error:
-                self.pool.distrust()
-                raise self._to_unavailable(query, "PostgreSQL does not respond") from error
+                pool.distrust()
+                raise self.to_unavailable(query, "PostgreSQL does not respond") from error
             except psycopg2.Error as error:
                 if connection.closed or isinstance(error, OUTDATED):
-                    self.pool.distrust()
+                    pool.distrust()
                 if connection.closed:
                     raise
-                raise self._to_error(query, execution, error, started, waiting) from error
+                raise self._to_error(statement, error, started) from error
             finally:
                 seconds = monotonic() - started
                 metrics.duration.observe(seconds)
@@ -209,7 +243,7 @@ class Statements:
                 await absorb_late_timeout(connection)
         metrics.rows.inc(len(rows))
         if self.slow and seconds > self.slow:
-            log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))
+            log.warning("slow statement", rows=len(rows), **_describe(statement, started))
         return rows
 
     def _read_notices(self, query: Query, notices: Sequence[str]) -> None:
@@ -217,27 +251,25 @@ class Statements:
         reason = " ".join(" ".join(notices).split())[:MAX_NOTICE_LENGTH]
         # The last line of a notice is its place in the source; other lines may quote a client.
         if any(NOT_REPLICATED in notice.rstrip().rpartition("\n")[2] for notice in notices):
-            raise self._to_unavailable(query, reason)
+            raise self.to_unavailable(query, reason)
         if monotonic() - self._notice_logged_at > NOTICE_LOG_S:
             self._notice_logged_at = monotonic()
             log.warning("notice", query=query.name, file=query.location, reason=reason)
 
-    def _to_unavailable(self, query: Query, reason: str) -> Unavailable:
-        """Log why it is unknown whether a statement was executed; return that as an error."""
+    def to_unavailable(self, query: Query, reason: str) -> Unavailable:
+        """Return why a statement was lost as an error; log that, unless it was not sent."""
         line = " ".join(reason.split())
+        if NOT_SENT.match(line):  # the pool logs the outage
+            return Unavailable(f"{query.name}: {line}", Refusal.NO_DATABASE)
         self.metrics.get_statement(query.name).failures.inc()
         log.warning("statement lost", query=query.name, file=query.location, reason=line)
         return Unavailable(f"{query.name}: {line}", Refusal.STATEMENT_LOST)
 
     def _to_error(
-        self,
-        query: Query,
-        execution: Execution,
-        error: psycopg2.Error,
-        started: float,
-        waiting: Sequence[RequestContext],
+        self, statement: Statement, error: psycopg2.Error, started: float
     ) -> CatalogueError:
         """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
+        query, execution, *_ = statement
         translated, reason = translate_error(query, error), describe_error(error)
         # A write that waits for a lock is sent again; the line of a request that gives up has this.
         is_resent = execution.is_resent and isinstance(error, LockNotAvailable)
@@ -245,19 +277,20 @@ class Statements:
             return translated
         if not isinstance(translated, RuleBroken):
             self.metrics.get_statement(query.name).failures.inc()
-            log.warning("statement failed", reason=reason, **_describe(query, started, waiting))
+            log.warning("statement failed", reason=reason, **_describe(statement, started))
         elif not translated.rule:
-            fields = _describe(query, started, waiting)
+            fields = _describe(statement, started)
             log.warning("refused by the database", reason=reason, **fields)
         return translated
 
 
-def _describe(query: Query, started: float, waiting: Sequence[RequestContext]) -> dict[str, object]:
+def _describe(statement: Statement, started: float) -> dict[str, object]:
     """Return the fields of a line about a statement in the log."""
-    clients = list(dict.fromkeys(context.client for context in waiting))[:MAX_LOGGED_CLIENTS]
+    names = dict.fromkeys(caller.name for caller in statement.callers if caller.name)
+    clients = list(names)[:MAX_LOGGED_CLIENTS]
     return {
-        "query": query.name,
-        "file": query.location,
+        "query": statement.query.name,
+        "file": statement.query.location,
         "duration_ms": round((monotonic() - started) * 1000, 1),
         **({"clients": clients} if clients else {}),
     }

@@ -13,10 +13,10 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_h
 
 import orjson
 
-from service.context import RequestContext
+from service.database.caller import NOBODY, Caller
 from service.database.query import Expected, Row
 from service.database.resending import Resender
-from service.database.sharing import Rows, SharedStatements, join_payloads, list_contexts
+from service.database.sharing import Rows, SharedStatements, join_payloads, list_callers
 from service.database.statements import Statements
 from service.errors import (
     CatalogueError,
@@ -36,6 +36,24 @@ Item = TypeVar("Item")
 REFUSALS = frozenset(("missing", "failed", "taken", "locked"))
 
 
+class NothingWritten(CatalogueError):
+    """Of several items, some could not be written, so none was; the problem is the first one's.
+
+    `errors`: of these, by index. `name`: of the field that has the items.
+    """
+
+    def __init__(self, errors: Mapping[int, CatalogueError], name: str) -> None:
+        first = next(iter(errors.values()))
+        super().__init__(str(first))
+        self.errors = errors
+        self.problem, self.detail, self.transaction = first.problem, first.detail, first.transaction
+        self.failures = [
+            Failure(f"{name}/{index}/{failure.field}".rstrip("/"), failure.detail)
+            for index, each in errors.items()
+            for failure in each.failures or [Failure("", str(each) or each.detail)]
+        ]
+
+
 @dataclass(frozen=True)
 class Resource(Generic[Item]):
     """What the store of a resource needs to know.
@@ -44,6 +62,7 @@ class Resource(Generic[Item]):
     `update_<table>(updates, all_or_none)` and `delete_<table>(deletions, all_or_none)`. The name of
     a constraint is `<table>_<field>_<rule>`.
 
+    `own_tables`: those that triggers of its table fill (`Expected`).
     `unique`: an optional field of text that no two items have in common, by its unique index
     `<table>_<unique>_unique`; then there are `find_<table>(<unique>s)` and
     `put_<table>(<table>, all_or_none)`, too.
@@ -54,6 +73,7 @@ class Resource(Generic[Item]):
     row: type[Item]  # a NamedTuple of the columns with their types; the first one is `id`
     fields: Sequence[str]  # that clients send
     unique: str = ""
+    own_tables: Sequence[str] = ()
 
     @cached_property
     def make(self) -> Callable[[Sequence[Any]], Item]:
@@ -66,21 +86,21 @@ class Resource(Generic[Item]):
         hints = get_type_hints(self.row).items()
         return {n: get_args(h)[0] if isinstance(h, UnionType) else h for n, h in hints}
 
-    def expect_queries(self, *, updates: bool = True) -> dict[str, Expected]:
+    def expect_queries(self) -> dict[str, Expected]:
         """Return what the store expects of its queries."""
         created = {"transaction": int, "position": int, **self.columns}
         written = {"transaction": int, "number": int, "outcome": str, **self.columns}
         noun, table, unique = self.noun, self.table, self.unique
-        write = partial(Expected, writes=True)
+        write = partial(Expected, writes=True, own_tables=self.own_tables)
         both = {"all_or_none": False}
         expected = {
             f"get_{table}": Expected(self.columns, [{"ids": "{}"}], f"GET a {noun}"),
             f"create_{table}": write(created, [{table: "[]"}], f"POST a {noun}"),
             f"delete_{table}": write(written, [{"deletions": "[]", **both}], f"DELETE a {noun}"),
+            f"update_{table}": write(
+                written, [{"updates": "[]", **both}], f"PATCH and PUT a {noun}"
+            ),
         }
-        if updates:
-            used_by = f"PATCH and PUT a {noun}"
-            expected[f"update_{table}"] = write(written, [{"updates": "[]", **both}], used_by)
         if unique:
             used_by = f"GET {table} by {unique}"
             expected[f"find_{table}"] = Expected(self.columns, [{f"{unique}s": "[]"}], used_by)
@@ -88,11 +108,18 @@ class Resource(Generic[Item]):
             expected[f"put_{table}"] = write(written, [{table: "[]", **both}], used_by)
         return expected
 
-    def refuse(self, outcome: str, item_id: int, changed_id: int | None = None) -> CatalogueError:
+    def refuse(
+        self, transaction: int, outcome: str, item_id: int, changed_id: int | None = None
+    ) -> CatalogueError:
         """Return the error of one of the `REFUSALS`; `item_id`: for `taken`, of the other item.
 
         `changed_id`: of the item that was to be changed or deleted.
         """
+        error = self._make_refusal(outcome, item_id, changed_id)
+        error.transaction = transaction
+        return error
+
+    def _make_refusal(self, outcome: str, item_id: int, changed_id: int | None) -> CatalogueError:
         if outcome == "locked":
             what = (
                 f"{self.noun} {changed_id}" if changed_id else f"the {self.unique} of a {self.noun}"
@@ -100,7 +127,17 @@ class Resource(Generic[Item]):
             return Contended(f"{what} is locked")
         if outcome == "taken":
             return Taken(self.noun, self.unique, item_id)
-        return NotFound(self.noun) if outcome == "missing" else PreconditionFailed()
+        return NotFound(self.noun) if outcome == "missing" else PreconditionFailed(self.noun)
+
+    def find_refusal(self, results: Sequence[object]) -> NothingWritten | Contended | None:
+        """Return the error that says why nothing was written, or None if no result is an error.
+
+        It is the first `Contended`, so that the client tries again; else `NothingWritten` with all
+        the errors by their indexes.
+        """
+        errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
+        contended = (each for each in errors.values() if isinstance(each, Contended))
+        return next(contended, NothingWritten(errors, self.table) if errors else None)
 
     def to_invalid(self, broken: RuleBroken, field: str = "") -> Invalid:
         """Convert a violated constraint; `field`: else that of its name."""
@@ -139,18 +176,14 @@ class Change(NamedTuple):
 
 
 class Written(NamedTuple, Generic[Item]):
-    """An item, and what became of it: created, changed, deleted, or equal (nothing was written)."""
+    """An item, what became of it, and the number of the transaction.
+
+    `outcome`: created, changed, deleted, or equal: nothing was written.
+    """
 
     outcome: str
     item: Item
-
-
-class NothingWritten(Exception):
-    """Of several items, some could not be written, so none was; `errors`: of these, by index."""
-
-    def __init__(self, errors: Mapping[int, CatalogueError]) -> None:
-        super().__init__()
-        self.errors = errors
+    transaction: int
 
 
 class Store(Generic[Item]):
@@ -181,15 +214,15 @@ class Store(Generic[Item]):
             f"{verb}_{resource.table}" for verb in ("get", "create", "update", "delete")
         )
         self._find_query, self._put_query = f"find_{resource.table}", f"put_{resource.table}"
-        self._parameters = {
-            self._put_query: resource.table,
-            self._update_query: "updates",
-            self._delete_query: "deletions",
-        }
+        self._parameters = {self._update_query: "updates", self._delete_query: "deletions"}
+        if resource.unique:
+            self._parameters[self._put_query] = resource.table
         self._gets = SharedStatements(
             self._get, is_repeatable=True, rows_metric=rows(self._get_query)
         )
-        self._creates = SharedStatements(self._create, rows_metric=rows(self._create_query))
+        self._creates = SharedStatements[Written[Item]](
+            self._create, rows_metric=rows(self._create_query)
+        )
         self._writes = {
             query: SharedStatements[Written[Item]](
                 partial(self._write, query), exclusive=True, rows_metric=rows(query)
@@ -197,45 +230,43 @@ class Store(Generic[Item]):
             for query in self._parameters
         }
 
-    async def get(self, item_id: int, context: RequestContext | None = None) -> Item:
-        """Return the item; raises `NotFound`. `context`: of the request, for logs."""
-        item = await self._gets.submit(item_id, context=context)
+    async def get(self, item_id: int, caller: Caller = NOBODY) -> Item:
+        """Return the item; raises `NotFound`."""
+        item = await self._gets.submit(item_id, caller=caller)
         if item is None:
             raise NotFound(self._resource.noun)
         return item
 
-    async def create(
-        self, fields: Mapping[str, object], context: RequestContext | None = None
-    ) -> Item:
+    async def create(self, fields: Mapping[str, object], caller: Caller = NOBODY) -> Written[Item]:
         """Create an item from all of its fields.
 
         Raises `Invalid` if the database refuses it, `Taken` if another one has its unique value.
         """
         if fields.get(self._resource.unique) is not None:
-            return (await self.put(fields, context, replace=False)).item
+            return await self.put(fields, caller, replace=False)
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
         try:
-            item = await self.resender.send(
-                partial(self._creates.submit, position, payload, context)
+            created = await self.resender.send(
+                partial(self._creates.submit, position, payload, caller)
             )
         except RuleBroken as error:
             raise self._resource.to_invalid(error) from error
-        if item is None:
+        if created is None:
             raise self._report_unwritten(self._create_query)
-        return item
+        return created
 
     async def create_all(
-        self, items: Sequence[Mapping[str, object]], context: RequestContext
-    ) -> list[Item]:
+        self, items: Sequence[Mapping[str, object]], caller: Caller
+    ) -> list[Written[Item]]:
         """Create all items in one statement, or none; no two have the same unique value.
 
         Raises `NothingWritten` or `RuleBroken`.
         """
         if any(fields.get(self._resource.unique) is not None for fields in items):
-            return [item for _, item in await self.put_all(items, context, replace=False)]
+            return await self.put_all(items, caller, replace=False)
         payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
-        created = await self.resender.send(partial(self._send_creates, payloads, [context]))
+        created = await self.resender.send(partial(self._send_creates, payloads, [caller]))
         if len(created) < len(items):
             raise self._report_unwritten(self._create_query)
         return [created[position] for position in payloads]
@@ -243,22 +274,22 @@ class Store(Generic[Item]):
     async def put(
         self,
         fields: Mapping[str, object],
-        context: RequestContext | None = None,
+        caller: Caller = NOBODY,
         *,
         replace: bool = True,
     ) -> Written[Item]:
-        """Create an item from all of its fields, or `replace` the one that has its unique value.
+        """Create an item from its fields, or `replace` those of the one that has its unique value.
 
         Raises as `create` does.
         """
         key = hash(fields[self._resource.unique])  # so no statement has a value twice
         payload = _encode_put(key, fields, replace=replace)
-        return await self._submit(self._put_query, key, payload, context)
+        return await self._submit(self._put_query, key, payload, caller)
 
     async def put_all(
         self,
         items: Sequence[Mapping[str, object]],
-        context: RequestContext,
+        caller: Caller,
         *,
         replace: bool = True,
     ) -> list[Written[Item]]:
@@ -267,33 +298,31 @@ class Store(Generic[Item]):
         Raises `NothingWritten` or `RuleBroken`.
         """
         payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
-        return await self._write_all(self._put_query, payloads, context)
+        return await self._write_all(self._put_query, payloads, caller)
 
-    async def change(self, change: Change, context: RequestContext | None = None) -> Item:
-        """Change or delete an item in one atomic statement, and return it.
+    async def change(self, change: Change, caller: Caller = NOBODY) -> Written[Item]:
+        """Change or delete an item in one atomic statement.
 
         Raises `NotFound`, `PreconditionFailed`, `Taken`, or `Invalid` if the database refuses it.
         """
         query = self._choose_query(change)
-        return (await self._submit(query, change.id, change.encode(), context)).item
+        return await self._submit(query, change.id, change.encode(), caller)
 
-    async def change_all(self, changes: Sequence[Change], context: RequestContext) -> list[Item]:
+    async def change_all(self, changes: Sequence[Change], caller: Caller) -> list[Written[Item]]:
         """Change or delete all items in one statement, or none. No id occurs twice.
 
         Raises `NothingWritten` or `RuleBroken`.
         """
         payloads = {change.id: change.encode() for change in changes}
         query = self._choose_query(changes[0])
-        return [item for _, item in await self._write_all(query, payloads, context)]
+        return await self._write_all(query, payloads, caller)
 
-    async def get_several(
-        self, ids: Sequence[int], waiting: Sequence[RequestContext]
-    ) -> dict[int, Item]:
-        """Return the items that exist, by id, in one statement for the requests that wait."""
+    async def get_several(self, ids: Sequence[int], callers: Sequence[Caller]) -> dict[int, Item]:
+        """Return the items that exist, by id, in one statement for all callers."""
         try:
             # An array literal; the server parses it faster than `array[...]`.
             text = "{" + ",".join(map(str, ids)) + "}"
-            fetched = await self._reads.fetch(self._get_query, {"ids": text}, waiting=waiting)
+            fetched = await self._reads.fetch(self._get_query, {"ids": text}, callers=callers)
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
@@ -301,25 +330,23 @@ class Store(Generic[Item]):
         return {row[0]: self._resource.make(row) for row in fetched}
 
     async def find(
-        self, values: Sequence[object], waiting: Sequence[RequestContext] = ()
+        self, values: Sequence[object], callers: Sequence[Caller] = ()
     ) -> dict[object, Item]:
         """Return the items that have these unique values, by value."""
         unique = self._resource.unique
         sent = {f"{unique}s": orjson.dumps(values).decode()}
-        rows = await self._reads.fetch(self._find_query, sent, waiting=waiting)
+        rows = await self._reads.fetch(self._find_query, sent, callers=callers)
         items = [self._resource.make(row) for row in rows]
         return {getattr(item, unique): item for item in items}
 
     def _choose_query(self, change: Change) -> str:
         return self._delete_query if change.fields is None else self._update_query
 
-    async def _submit(
-        self, query: str, key: int, payload: bytes, context: RequestContext | None
-    ) -> Written[Item]:
+    async def _submit(self, query: str, key: int, payload: bytes, caller: Caller) -> Written[Item]:
         """Write with other requests, and return what became of the item."""
         try:
             written = await self.resender.send(
-                partial(self._writes[query].submit, key, payload, context)
+                partial(self._writes[query].submit, key, payload, caller)
             )
         except RuleBroken as error:
             raise self._resource.to_invalid(error) from error
@@ -328,14 +355,14 @@ class Store(Generic[Item]):
         return written
 
     async def _write_all(
-        self, query: str, payloads: Mapping[int, bytes], context: RequestContext
+        self, query: str, payloads: Mapping[int, bytes], caller: Caller
     ) -> list[Written[Item]]:
         """Run one statement that writes all rows or none."""
 
         async def send() -> list[Written[Item] | None]:
-            found = await self._send_writes(query, payloads, [context], all_or_none=True)
+            found = await self._send_writes(query, payloads, [caller], all_or_none=True)
             written = [found.get(key) for key in payloads]
-            if refusal := find_refusal(written):
+            if refusal := self._resource.find_refusal(written):
                 raise refusal
             return cast("list[Written[Item] | None]", written)
 
@@ -345,34 +372,35 @@ class Store(Generic[Item]):
         return cast("list[Written[Item]]", results)
 
     async def _get(self, rows: Rows[Item]) -> dict[int, Item]:
-        return await self.get_several([row.key for row in rows], list_contexts(rows))
+        return await self.get_several([row.key for row in rows], list_callers(rows))
 
-    async def _create(self, rows: Rows[Item]) -> dict[int, Item]:
+    async def _create(self, rows: Rows[Written[Item]]) -> dict[int, Written[Item]]:
         payloads = {row.key: row.payload for row in rows}
-        return await self._send_creates(payloads, list_contexts(rows))
+        return await self._send_creates(payloads, list_callers(rows))
 
     async def _send_creates(
-        self, payloads: Mapping[int, bytes], waiting: Sequence[RequestContext]
-    ) -> dict[int, Item]:
+        self, payloads: Mapping[int, bytes], callers: Sequence[Caller]
+    ) -> dict[int, Written[Item]]:
         """Return the items that were created, by position."""
         query, sent = self._create_query, {self._resource.table: join_payloads(payloads.values())}
         created = await self._statements.fetch(
-            query, sent, is_resent=True, max_affected=len(payloads), waiting=waiting
+            query, sent, is_resent=True, max_affected=len(payloads), callers=callers
         )
         self._statements.require_sent(query, [row[1] for row in created], payloads)
-        return {position: self._resource.make(row) for _, position, *row in created}
+        make = self._resource.make
+        return {row[1]: Written("created", make(row[2:]), row[0]) for row in created}
 
     async def _write(
         self, query: str, rows: Rows[Written[Item]]
     ) -> dict[int, Written[Item] | CatalogueError | None]:
         payloads = {row.key: row.payload for row in rows}
-        return await self._send_writes(query, payloads, list_contexts(rows), all_or_none=False)
+        return await self._send_writes(query, payloads, list_callers(rows), all_or_none=False)
 
     async def _send_writes(
         self,
         query: str,
         payloads: Mapping[int, bytes],
-        waiting: Sequence[RequestContext],
+        callers: Sequence[Caller],
         *,
         all_or_none: bool,
     ) -> dict[int, Written[Item] | CatalogueError | None]:
@@ -385,32 +413,23 @@ class Store(Generic[Item]):
             "all_or_none": all_or_none,
         }
         rows = await self._statements.fetch(
-            query, sent, is_resent=True, max_affected=len(payloads), waiting=waiting
+            query, sent, is_resent=True, max_affected=len(payloads), callers=callers
         )
         self._statements.require_sent(query, [row[1] for row in rows], payloads)
         return {row[1]: self._read(query, row) for row in rows}
 
     def _read(self, query: str, row: Row) -> Written[Item] | CatalogueError | None:
-        _, number, outcome, item_id, *_ = row
+        transaction, number, outcome, item_id, *_ = row
         if outcome in REFUSALS:
             changed_id = None if query == self._put_query else number
-            return self._resource.refuse(outcome, item_id, changed_id)
-        return None if item_id is None else Written(outcome, self._resource.make(row[3:]))
+            return self._resource.refuse(transaction, outcome, item_id, changed_id)
+        if item_id is None:
+            return None
+        return Written(outcome, self._resource.make(row[3:]), transaction)
 
     def _report_unwritten(self, query: str) -> CatalogueError:
         return self._statements.report(query, "nothing was written: did a trigger prevent it?")
 
 
 def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
-    return orjson.dumps({"number": number, "replace": replace, **fields})
-
-
-def find_refusal(results: Sequence[object]) -> NothingWritten | Contended | None:
-    """Return the error that says why nothing was written, or None if no result is an error.
-
-    It is the first `Contended`, so that the client tries again; else `NothingWritten` with all
-    the errors by their positions.
-    """
-    errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
-    contended = (each for each in errors.values() if isinstance(each, Contended))
-    return next(contended, NothingWritten(errors) if errors else None)
+    return orjson.dumps({"number": number, "replace": replace, "fields": fields})

@@ -1,18 +1,19 @@
 """Streams all rows of a read, from one snapshot, to a client that may read them slowly."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from math import inf
+from typing import NamedTuple
 
 import psycopg2
 
-from service.context import RequestContext
+from service.database.caller import Caller
+from service.database.pool import Pool
 from service.database.query import Execution, Parameters, Row, describe_error
-from service.database.statements import SILENCE_MAX_S, Statements
-
-RowLists = AsyncGenerator[list[Row]]
+from service.database.statements import SILENCE_MAX_S, Statement, Statements
+from service.errors import StatementFailed, Unavailable
 
 ROWS = 250  # at once; the event loop then waits for a few ms
 MIN_ROWS_PER_S = 500.0  # for a client to read while others wait for its place
@@ -21,49 +22,86 @@ TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms wait fo
 BEGIN = "begin isolation level repeatable read, read only; "
 
 
-@dataclass(eq=False)
-class Streams(Statements):
-    """Statements that can also be streamed; each holds a place of `limit` and its connection.
+class Chunk(NamedTuple):
+    """Some rows of a stream, and how many rows it has in all."""
+
+    total: int
+    rows: list[Row]
+
+
+Chunks = AsyncGenerator[Chunk]
+
+
+class Streams:
+    """Streams statements; each holds a place of their limit, and its connection.
 
     What must stay true: all rows are of one snapshot; the transaction has ended when the connection
     goes back to the pool; a client that reads slowly keeps its place only while nobody waits for
     one.
     """
 
-    _wanted_at: float = field(default=-inf, init=False)  # when a stream last waited for a place
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+        # When a stream last waited for a place, by pool.
+        self._wanted_at: defaultdict[Pool, float] = defaultdict(lambda: -inf)
 
-    async def stream(self, name: str, context: RequestContext, parameters: Parameters) -> RowLists:
-        """Yield all rows of a read; raises as `fetch` does.
+    async def stream(
+        self, name: str, parameters: Parameters, caller: Caller, has_left: Callable[[], bool]
+    ) -> Chunks:
+        """Yield all rows of a read; one chunk without rows if there are none.
 
-        Their number is counted first, and becomes a header of the response: 1 to 9 % of the time.
-        Close it (`contextlib.aclosing`). Raises `ConnectionResetError` if its client has gone
-        before the statement is sent, or reads too slowly while others wait for its place.
+        They are counted first: 1 to 9 % of the time. `has_left`: whether the client has gone. Close
+        it (`contextlib.aclosing`). Raises as `Statements.fetch` does, and `ConnectionResetError` if
+        the client has gone before the statement is sent, or reads too slowly while others wait for
+        its place.
         """
-        query = self.queries[name]
+        statements, first = self._statements, list[Chunk]()
+        query = statements.queries[name]
         count = f"select {query.comment} count(*) from ({query.sql}) as stream"
         declare = f"declare catalogue_stream no scroll cursor for {query.sql}"
         preamble = query.build_preamble(TIMEOUT_S, BEGIN)
-        opening = Execution(preamble, TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
+        execution = Execution(preamble, TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
+        opening = Statement(query, execution, parameters, [caller])
+        chunks = self._stream(statements.pool, opening, has_left)
+        if statements.standbys and (standby := statements.standbys.choose([caller])):
+            on_standby = self._stream(standby.pool, opening, has_left)
+            try:
+                first = [await anext(on_standby)]
+                chunks = on_standby
+            except (StatementFailed, Unavailable) as error:
+                standby.leave_out(error)
+        async with aclosing(chunks):
+            for chunk in first:
+                yield chunk
+            async for chunk in chunks:
+                yield chunk
+
+    async def _stream(self, pool: Pool, opening: Statement, has_left: Callable[[], bool]) -> Chunks:
+        """Yield the rows from a server; `opening` returns how many there are."""
+        statements, query = self._statements, opening.query
         fetch = f"fetch {query.comment} {ROWS} from catalogue_stream"
-        next_rows = opening._replace(preamble="", statement=fetch)
+        fetching = opening._replace(
+            execution=opening.execution._replace(preamble="", statement=fetch)
+        )
+        limit = statements.find_limit(pool)
         loop, lag = asyncio.get_running_loop(), 0.0  # of the client, in seconds
-        if self._reads and self._reads.locked():
-            self._wanted_at = loop.time()
-        async with self.pool.connection(self._reads) as connection:
-            if context.has_left and context.has_left():  # while it waited for its place
+        if limit and limit.locked():
+            self._wanted_at[pool] = loop.time()
+        async with pool.connection(limit) as connection:
+            if has_left():  # while it waited for its place
                 raise ConnectionResetError("the client has gone")
             try:
-                given = parameters, [context], connection
-                ((context.total_rows,),) = await self._run(query, opening, *given)
-                while rows := await self._run(query, next_rows, *given):
-                    sent_at = loop.time()
-                    yield rows
+                ((total,),) = await statements.run(pool, opening, connection)
+                is_first = True
+                while (rows := await statements.run(pool, fetching, connection)) or is_first:
+                    is_first, sent_at = False, loop.time()
+                    yield Chunk(total, rows)
                     lag = max(0, lag + loop.time() - sent_at - len(rows) / MIN_ROWS_PER_S)
-                    if lag > LAG_MAX_S and self._wanted_at >= sent_at:
-                        self._wanted_at = -inf  # one place is enough
+                    if lag > LAG_MAX_S and self._wanted_at[pool] >= sent_at:
+                        self._wanted_at[pool] = -inf  # one place is enough
                         raise ConnectionResetError("the client reads too slowly")
             except psycopg2.Error as error:  # the connection broke
-                raise self._to_unavailable(query, describe_error(error)) from error
+                raise statements.to_unavailable(query, describe_error(error)) from error
             finally:
                 with suppress(psycopg2.Error, TimeoutError):  # the pool then discards it
                     async with connection.cursor(timeout=SILENCE_MAX_S) as cursor:

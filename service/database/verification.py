@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import NoReturn
 
 import aiopg
 import psycopg2
@@ -20,6 +19,7 @@ from service.database.connections import Connector, require_utf8
 from service.database.migrations.files import list_versions
 from service.database.query import (
     Expected,
+    Parameters,
     Query,
     Row,
     describe_error,
@@ -27,15 +27,16 @@ from service.database.query import (
     translate_error,
 )
 from service.database.statements import Statements
-from service.errors import OperatorError, Refusal, Unavailable
+from service.errors import Contended, OperatorError, Refusal, Unavailable
 
 log = structlog.get_logger()
 
-DRIVER_TIMEOUT_S = 3
-STATEMENT_TIMEOUT_S = 1  # for each statement of the check
+STATEMENT_TIMEOUT_S = 3  # for each statement of the check; as requests have by default
+DRIVER_TIMEOUT_S = 4
+LOCK_TIMEOUTS_MS = (1000, 50)  # until a query has waited in vain, and then
 
 QUERIES: Mapping[str, Expected] = {
-    "get_applied_migrations": Expected({"version": str}, [{}], "readiness and start-up"),
+    "get_applied_migrations": Expected({"version": str, "fault": str}, [{}], "readiness, start-up"),
     "get_schema_faults": Expected({"fault": str}, [{}], "start-up and `queries`"),
 }
 
@@ -53,23 +54,16 @@ HINT_IF_MIGRATED = (
 )
 
 
-class LoadedQueries(dict[str, Query]):
-    """The queries by name; `Unavailable` if mistakes have kept them from being loaded so far."""
-
-    def __missing__(self, name: str) -> NoReturn:
-        """Refuse the request."""
-        raise Unavailable(f"{name} is not loaded yet: an earlier line says why", Refusal.NOT_READY)
-
-
 class QueryRegistry:
     """What a process uses of queries/*.sql and migrations/*.sql.
 
-    `read_files` reads and checks the query files. What must stay true: no request sends a query
-    that was not verified; a reload replaces all queries or none.
+    `read_files` reads and checks the query files. The workers of gunicorn get what their master has
+    read, so that none of them has files of another release. What must stay true: no request sends a
+    query that was not verified; a reload replaces all queries or none.
     """
 
     def __init__(self, config: Config, read_files: Callable[[], Mapping[str, Query]]) -> None:
-        self.queries = LoadedQueries()
+        self.queries: dict[str, Query] = {}
         self.on_reload: Callable[[], None] = lambda: None  # called when queries were replaced
         self._read_files = read_files
         self._versions: Sequence[str] = []  # of the migrations
@@ -79,16 +73,23 @@ class QueryRegistry:
 
     def load(self) -> None:
         """Read the files; `OperatorError` where one is wrong."""
-        self._versions = list_versions(self._config.migrations)
-        self.queries.update(self._read_files())
+        self._replace(self._read_files(), list_versions(self._config.migrations))
+
+    def _replace(self, queries: Mapping[str, Query], versions: Sequence[str]) -> None:
+        self.queries.clear()
+        self.queries.update(queries)
+        self._versions = versions
 
     async def verify(self, connection: aiopg.Connection) -> None:
-        """Read the files and verify them against the database.
+        """Verify the files against the database.
 
-        After a failure, the next call reads the files again: somebody may have corrected them.
+        If one is wrong, read them for the next call: somebody may have corrected it.
         """
-        self.load()
-        await verify_database(connection, self._versions, self.queries)
+        try:
+            await verify_database(connection, self._versions, self.queries)
+        except OperatorError:
+            self.load()
+            raise
 
     async def require_migrations(self, statements: Statements) -> None:
         """Raise `Unavailable` unless all migrations have been applied; log when that changes."""
@@ -125,9 +126,7 @@ class QueryRegistry:
             log.warning("queries not reloaded", reason=str(error) or repr(error))
             return
         changed = [name for name in found if found[name] != self.queries.get(name)]
-        self.queries.clear()
-        self.queries.update(found)
-        self._versions = versions
+        self._replace(found, versions)
         self.on_reload()
         log.info("queries reloaded", changed=changed)
 
@@ -159,33 +158,40 @@ async def verify_database(
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
     If the schema lacks a trigger, an index or a constraint, log that, or refuse it. If a query
-    waits for a lock or takes longer than a second, it is `Contended`.
+    waits for a lock or takes too long, it is `Contended`, unless another one is wrong.
     Returns False if the database is read-only: then the columns of writes cannot be verified.
     """
     require_utf8(connection.raw)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
-        # First: a query may need a migration that is missing.
+        # First these: a missing migration or another fault may be why a query fails.
         await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
-        for query in [*queries.values()]:  # a reload may change them meanwhile
-            await _verify_query(cursor, query, is_read_only=is_read_only)
+        await _verify_query(cursor, queries["get_schema_faults"], is_read_only=True)
         faults = await _fetch(cursor, queries["get_schema_faults"].sql)
-    if reason := "; ".join([fault for (fault,) in faults]):
-        if refuse_faults:
-            raise OperatorError(f"the schema lacks what the service needs: {reason}")
-        remedy = "restore it, or delete its name from get_schema_faults in queries/schema.sql"
-        log.warning("schema incomplete", reason=reason, remedy=remedy)
+        reason = "; ".join([fault for (fault,) in faults])
+        if reason and refuse_faults:
+            raise OperatorError(f"the schema is not as the service needs it: {reason}")
+        late: Contended | None = None
+        for query in [*queries.values()]:  # a reload may change them meanwhile
+            try:
+                await _verify_query(cursor, query, is_read_only=is_read_only, is_late=bool(late))
+            except Contended as error:
+                late = late or error
+        if late:
+            raise late
+    if reason:
+        log.warning("schema incomplete", reason=reason)
     return not is_read_only
 
 
-def require_migrations(
-    versions: Iterable[str], applied: Iterable[tuple[str]], hint: str = ""
-) -> None:
+def require_migrations(versions: Iterable[str], applied: Sequence[Row], hint: str = "") -> None:
     """Raise `Unavailable` unless all migrations of this checkout are among the applied rows.
 
     Others are fine: while a release goes out, the schema is ahead of the code that it replaces.
     """
-    if missing := sorted(set(versions) - {version for (version,) in applied}):
+    if fault := next((fault for _, fault in applied), None):
+        raise Unavailable(fault, Refusal.NOT_READY)
+    if missing := sorted(set(versions) - {version for version, _ in applied}):
         raise Unavailable(
             f"migration {missing[0]} has not been applied: run python -m service migrate{hint}",
             Refusal.NOT_READY,
@@ -199,20 +205,25 @@ async def _verify_migrations(cursor: aiopg.Cursor, versions: Sequence[str], quer
     require_migrations(versions, await _fetch(cursor, query.sql))
 
 
-async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: bool) -> None:
+async def _verify_query(
+    cursor: aiopg.Cursor, query: Query, *, is_read_only: bool, is_late: bool = False
+) -> None:
     """Explain the query with each sample, and compare its columns, as it would be sent."""
     expected = query.expected
+    lock = f"set local lock_timeout = {LOCK_TIMEOUTS_MS[is_late]}"
     try:
-        await cursor.execute(f"begin; {query.build_preamble(STATEMENT_TIMEOUT_S)}")
+        await cursor.execute(f"begin; {query.build_preamble(STATEMENT_TIMEOUT_S)}{lock}")
         if re.match("(?i)analyze ", query.sql):
             return  # PostgreSQL cannot explain it, and running it takes a while
         for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
-            await cursor.execute(f"explain {query.sql}", sample)
+            await _verify_plan(cursor, query, sample)
         if expected and not expected.by_command:
             await _verify_sequences(cursor, query)
         if expected and not (is_read_only and expected.writes):
             await _verify_columns(cursor, query, expected)
     except psycopg2.Error as error:
+        if cursor.connection.closed:
+            raise
         if isinstance(unavailable := translate_error(query, error), Unavailable):
             raise unavailable from error
         is_denied = isinstance(error, postgres.InsufficientPrivilege)
@@ -222,6 +233,16 @@ async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: boo
     finally:
         if not cursor.connection.closed:
             await cursor.execute("rollback")
+
+
+async def _verify_plan(cursor: aiopg.Cursor, query: Query, sample: Parameters) -> None:
+    """Explain the query; refuse a filter that PostgreSQL would call for each row."""
+    plan = await _fetch(cursor, f"explain {query.sql}", sample)
+    if call := re.search(r"\b(\w+_matches)\(\w+\.\*", str(plan)):
+        raise query.make_error(
+            f"{query.name} would read the whole table: {call[1]} must not have a subquery"
+            " or the like; docs/dbas.md#change-the-filter says what works instead"
+        )
 
 
 async def _verify_sequences(cursor: aiopg.Cursor, query: Query) -> None:
@@ -266,7 +287,7 @@ def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int
     return query.sql_line + sent.count("\n", 0, position)
 
 
-async def _fetch(cursor: aiopg.Cursor, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+async def _fetch(cursor: aiopg.Cursor, sql: str, parameters: object = ()) -> list[Row]:
     await cursor.execute(sql, parameters)
     rows: list[Row] = await cursor.fetchall()
     return rows

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,30 +14,34 @@ from aiohttp import web
 from marshmallow import ValidationError
 from marshmallow.validate import Range
 
-from service.database.store import ALWAYS, Change, Condition, NothingWritten, Store
-from service.errors import (
-    Failure,
-    Invalid,
-    Malformed,
-    PreconditionRequired,
-    RuleBroken,
-)
-from service.movies.handlers import MOVIE_TAG
+from service.database import MAX_BIGINT
+from service.database.store import ALWAYS, Change, Condition, Store, Written
+from service.errors import Failure, Invalid, Malformed, PreconditionRequired, RuleBroken
+from service.movies.handlers import MOVIE_TAG, REPLAYED
 from service.movies.keys import BATCH_KEY, IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
-from service.web.contexts import CONTEXT
-from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
-from service.web.headers import TAG, Tag, Tags, parse_key, select_versions
+from service.web.context import CONTEXT
+from service.web.fields import JSONField, JSONObject, Values, load_fields
+from service.web.headers import (
+    HEADER_NAME,
+    POSITION,
+    TAG,
+    Tag,
+    Tags,
+    parse_key,
+    select_versions,
+)
+from service.web.items import NO_HEADERS
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
 from service.web.route import Access
 
 MAX_MOVIES = 100
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
-MAX_ID = 10**MAX_DIGITS - 1
+MAX_TAG_LENGTH = 100  # a movie's tag is shorter
 SLICE_S = 0.0005  # of loading movies; then other requests go on
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
 Result = dict[str, object]  # of an entry of a lenient batch
@@ -55,7 +60,7 @@ class MovieBatch(JSONObject):
 
 
 def _parse_etag(text: str) -> Tag:
-    match = TAG.fullmatch(text)
+    match = TAG.fullmatch(text) if len(text) <= MAX_TAG_LENGTH else None
     if not match:
         example = json.dumps(ENTITY_TAG % (7, 1))
         raise ValueError(f"must be the etag of a movie, with its quotes: {example}")
@@ -65,9 +70,9 @@ def _parse_etag(text: str) -> Tag:
 ID = JSONField(
     int,
     "an integer",
-    Range(1, MAX_ID, error="must be {min} to {max}"),
+    Range(1, MAX_BIGINT, error="must be {min} to {max}"),
     minimum=1,
-    maximum=MAX_ID,
+    maximum=MAX_BIGINT,
     format="int64",
     examples=[7],
 )
@@ -76,7 +81,9 @@ ETAG = JSONField(
     "a string",
     convert=_parse_etag,
     optional=True,
+    nullable=False,  # as an empty If-Match: a client has lost its tag
     pattern=f"^{TAG.pattern}$",
+    maxLength=MAX_TAG_LENGTH,
     description="the one that you have; 412 if the movie has changed since",
     examples=[ENTITY_TAG % (7, 1)],
 )
@@ -212,40 +219,43 @@ class Batches:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Create movies: 201."""
-        key = parse_key(request)
+        caller = request[CONTEXT].caller
+        key = parse_key(request) if HEADER_NAME in request.headers else None
         movies, is_lenient = await self._read(request, CREATES)
         if is_lenient:
             keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
+            # Of equal external ids, the first one is created, also if its statement is sent again.
+            turns = defaultdict[object, asyncio.Lock](asyncio.Lock)
 
-            async def create_one(place: int, fields: Values) -> Result:
-                if own_key := keys[place]:
-                    create = self.idempotent_creates.create
-                    movie, replayed = await create(own_key, fields, request[CONTEXT])
-                else:
-                    movie, replayed = await self.store.create(fields, request[CONTEXT]), False
-                result: Result = {"status": 201, "movie": movie_json(movie)}
-                return result | {"replayed": True} if replayed else result
+            async def create_one(place: int, fields: Values) -> tuple[int, Result]:
+                async with turns[fields.get("external_id", place)]:
+                    if own_key := keys[place]:
+                        create = self.idempotent_creates.create
+                        created, replayed = await create(own_key, fields, caller)
+                    else:
+                        created, replayed = await self.store.create(fields, caller), False
+                result: Result = {"status": 201, "movie": movie_json(created.item)}
+                return created.transaction, result | ({"replayed": True} if replayed else {})
 
             return await _respond_to_each(request, movies, create_one)
         with _naming_entries():
-            created, replayed = await self.idempotent_creates.create_all(
-                key, movies, request[CONTEXT]
-            )
-        replay = {"Idempotency-Replayed": "true"} if replayed else {}
-        return _respond_to_all(created, JSON_HEADERS | replay, 201)
+            created, replayed = await self.idempotent_creates.create_all(key, movies, caller)
+        return _respond_to_all(created, REPLAYED if replayed else NO_HEADERS, 201)
 
     async def put(self, request: web.Request) -> web.StreamResponse:
         """Create the movies, or replace those that have their external ids: 200, with results."""
         movies, is_lenient = await self._read(request, PUTS)
+        caller = request[CONTEXT].caller
 
-        async def put_one(_: int, fields: Values) -> Result:
-            return _put_result(*await self.store.put(fields, request[CONTEXT]))
+        async def put_one(_: int, fields: Values) -> tuple[int, Result]:
+            written = await self.store.put(fields, caller)
+            return written.transaction, _put_result(written)
 
         if is_lenient:
             return await _respond_to_each(request, movies, put_one)
         with _naming_entries():
-            puts = await self.store.put_all(movies, request[CONTEXT])
-        return json_response({"results": [_put_result(*put) for put in puts]})
+            puts = await self.store.put_all(movies, caller)
+        return json_response({"results": [_put_result(put) for put in puts]}, _make_headers(puts))
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change only the fields that are sent of each movie: 200."""
@@ -257,21 +267,22 @@ class Batches:
 
     async def _change(self, request: web.Request, kind: Kind) -> web.StreamResponse:
         entries, is_lenient = await self._read(request, kind)
+        caller = request[CONTEXT].caller
 
         def make_change(entry: Values) -> Change:
             sent = {name: entry[name] for name in FIELDS if name in entry}
             fields = None if kind is DELETIONS else sent
             return Change(entry["id"], fields, self._get_condition(entry))
 
-        async def change_one(_: int, entry: Values) -> Result:
-            movie = await self.store.change(make_change(entry), request[CONTEXT])
-            return {"status": 200, "movie": movie_json(movie)}
+        async def change_one(_: int, entry: Values) -> tuple[int, Result]:
+            changed = await self.store.change(make_change(entry), caller)
+            return changed.transaction, {"status": 200, "movie": movie_json(changed.item)}
 
         if is_lenient:
             return await _respond_to_each(request, entries, change_one)
         changes = [make_change(entry) for entry in entries]
         with _naming_entries():
-            return _respond_to_all(await self.store.change_all(changes, request[CONTEXT]))
+            return _respond_to_all(await self.store.change_all(changes, caller))
 
     async def _read(self, request: web.Request, kind: Kind) -> tuple[list[Any], bool]:
         """Return the entries of a batch, and whether it is lenient."""
@@ -279,8 +290,10 @@ class Batches:
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
+        if isinstance(sent := body.get("movies"), list):  # wrong ones take as long as right ones
+            units = min(len(sent), MAX_MOVIES)
+            await self.access.charge_more(request, request[CONTEXT].caller, units, 1)
         entries = await load_batch(body, self.loading, kind, is_lenient=is_lenient)
-        await self.access.charge_more(request, len(entries), 1)
         return entries, is_lenient
 
     def _get_condition(self, entry: Values) -> Condition:
@@ -289,58 +302,66 @@ class Batches:
             tags = Tags(any=False, tags=[tag])
             return Condition(select_versions(tags, MOVIE_TAG, entry["id"], strong=True))
         if self.require_if_match:
-            raise PreconditionRequired
+            raise PreconditionRequired(MOVIES.noun)
         return ALWAYS
 
 
 @contextmanager
 def _naming_entries() -> Iterator[None]:
-    """Name the entries of a strict batch that an error is about."""
+    """Name the entries of a strict batch: PostgreSQL does not say which movie it refuses."""
     try:
         yield
-    except NothingWritten as none:
-        error = next(iter(none.errors.values()))
-        error.failures = [
-            Failure(f"movies/{place}/{failure.field}".rstrip("/"), failure.detail)
-            for place, each in none.errors.items()
-            for failure in each.failures or [Failure("", str(each) or each.detail)]
-        ]
-        raise error from None
-    except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
-        raise MOVIES.to_invalid(error, "movies") from error
+    except RuleBroken as error:
+        raise MOVIES.to_invalid(error, MOVIES.table) from error
 
 
-def _put_result(outcome: str, movie: Movie) -> Result:
-    return {"status": 201 if outcome == "created" else 200, "movie": movie_json(movie)}
+def _put_result(written: Written[Movie]) -> Result:
+    status = 201 if written.outcome == "created" else 200
+    return {"status": status, "movie": movie_json(written.item)}
+
+
+def _make_headers(written: Sequence[Written[Movie]]) -> dict[str, str]:
+    """Return the headers of a strict batch, which is one transaction."""
+    return {**JSON_HEADERS, POSITION: f"{written[0].transaction}"}
 
 
 def _respond_to_all(
-    movies: Sequence[Movie], headers: Mapping[str, str] = JSON_HEADERS, status: int = 200
+    written: Sequence[Written[Movie]], more: Mapping[str, str] = NO_HEADERS, status: int = 200
 ) -> web.StreamResponse:
-    return json_response({"movies": [movie_json(movie) for movie in movies]}, headers, status)
+    movies = [movie_json(each.item) for each in written]
+    return json_response({"movies": movies}, {**_make_headers(written), **more}, status)
 
 
 async def _respond_to_each(
     request: web.Request,
     entries: Sequence[Loaded],
-    act: Callable[[int, Values], Awaitable[Result]],
+    act: Callable[[int, Values], Awaitable[tuple[int, Result]]],
 ) -> web.StreamResponse:
-    """Respond with the result of each entry of a lenient batch, or the problem of its error."""
+    """Respond with the result of each entry of a lenient batch, or the problem of its error.
+
+    `act`: returns the transaction and the result of an entry.
+    """
     wait = 0  # seconds after which a repeat may succeed
+    last = 0  # of the transactions
 
     async def try_one(place: int, entry: Loaded) -> Result:
-        nonlocal wait
+        nonlocal wait, last
         try:
             if isinstance(entry, Exception):
                 raise entry  # noqa: TRY301 - handled as those of the database
-            return await act(place, entry)
+            transaction, result = await act(place, entry)
         except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this entry only
             problem = problems.describe(request, error)
             wait = max(wait, getattr(error, "retry_after", None) or 0)
-            return {"status": problem["status"], "problem": problem}
+            transaction = getattr(error, "transaction", 0)
+            result = {"status": problem["status"], "problem": problem}
+        last = max(last, transaction)
+        return result
 
     results = await asyncio.gather(*map(try_one, range(len(entries)), entries))
     headers = {**JSON_HEADERS, "Preference-Applied": "handling=lenient"}
     if wait:
         headers["Retry-After"] = f"{wait}"
+    if last:
+        headers[POSITION] = str(last)
     return json_response({"results": results}, headers, status=207)

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from service.context import RequestContext
 from service.database import MAX_BIGINT, transactions
+from service.database.caller import Caller
 from service.database.listing import Listing
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
@@ -20,8 +20,7 @@ from service.errors import OperatorError, UpgradeRequired
 from service.movies.movie import COLUMN_TYPES, OUTPUT_FORMS, Form, Movie, movie_json
 from service.movies.parameters import parse_list_query
 from service.movies.rows import convert_file_errors
-from service.web.bodies import ClientGone
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT, ClientGone
 from service.web.headers import parse_qualities, prefers_gzip
 
 QUERIES: Mapping[str, Expected] = {
@@ -33,7 +32,7 @@ CHUNK_ROWS = 2000
 READ_TIMEOUT_S = 10.0  # for a client to read what was sent
 MAX_STREAM_S = 3600.0  # VACUUM keeps dead rows as long as a snapshot may see them
 # Returns the headers with which a copy of all movies begins; called before the list is read.
-BeginCopy = Callable[[RequestContext], Awaitable[dict[str, str]]]
+BeginCopy = Callable[[Caller], Awaitable[dict[str, str]]]
 STREAMS = {"application/x-ndjson": OUTPUT_FORMS["ndjson"], "text/csv": OUTPUT_FORMS["csv"]}
 
 
@@ -121,36 +120,37 @@ async def stream_movies(
     otherwise the client would take the list for complete, as every client of HTTP/1.0 would.
     """
     context = request[CONTEXT]
-    context.route = "/v1/movies (stream)"  # in logs and metrics: it takes longer than others
+    context.name_stream()
     if request.version < HttpVersion11:
         raise UpgradeRequired
     query = parse_list_query(request.rel_url.raw_query_string, is_stream=True)
     headers = {"Content-Type": form.media_type, "Vary": "Accept, Accept-Encoding"}
     response = web.StreamResponse(headers=headers)
     if begin_copy:  # before the list, to miss no change
-        response.headers.update(await begin_copy(context))
+        response.headers.update(await begin_copy(context.caller))
     if request.method == hdrs.METH_HEAD:
         return response
     if prefers_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))):
         response.enable_compression(web.ContentCoding.gzip)
-    context.deadline += MAX_STREAM_S
-    context.has_left = lambda: request.transport is None
+    context.extend(MAX_STREAM_S)
     text = form.head
     try:
-        async with aclosing(listing.stream(query.filter, query.sort, context)) as chunks:
-            async for rows in chunks:
+        stream = listing.stream(
+            query.filter, query.sort, context.caller, lambda: request.transport is None
+        )
+        async with aclosing(stream) as chunks:
+            async for total, rows in chunks:
                 text += b"".join([form.encode(movie_json(Movie._make(row))) for row in rows])
                 async with asyncio.timeout(READ_TIMEOUT_S):
-                    await response.prepare(request)
+                    if not response.prepared:
+                        response.headers["Total-Records"] = f"{total}"
+                        await response.prepare(request)
                     await response.write(text)
                 text = b""
-        await response.prepare(request)
-        await response.write(text)  # of an empty list: the head of a CSV
     except BaseException as error:
         if response.prepared and request.transport:
             request.transport.abort()
         if isinstance(error, OSError):
-            context.reason = str(error) or "the client does not read"
-            raise ClientGone from error
+            raise ClientGone(str(error) or "the client does not read") from error
         raise
     return response

@@ -15,22 +15,36 @@ from typing import NamedTuple
 
 import orjson
 
-from service.context import RequestContext
+from service.database import clearing
+from service.database.caller import NOBODY, Caller
+from service.database.clearing import Expiry
 from service.database.query import Expected, Row
-from service.database.sharing import Rows, SharedStatements, join_payloads, list_contexts
+from service.database.sharing import Rows, SharedStatements, join_payloads, list_callers
 from service.database.statements import Statements
-from service.database.store import REFUSALS, NothingWritten, Store, find_refusal
+from service.database.store import REFUSALS, NothingWritten, Store, Written
 from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
 FOUND = {"transaction": int, "request": int, "position": int}
-USED_BY = "POST with an Idempotency-Key"
-SAMPLES = [{"requests": "[]"}]
 CREATE, GET = "create_movies_once", "get_idempotent_responses"
+KEY_IS_USED = "idempotency_keys_pkey"  # another process has just used it
+_expect = partial(
+    Expected,
+    samples=[{"requests": "[]"}],
+    used_by="POST with an Idempotency-Key",
+    writes=True,
+    own_tables=(*MOVIES.own_tables, "idempotency_keys"),
+    lost_race=KEY_IS_USED,
+)
 QUERIES: Mapping[str, Expected] = {
-    CREATE: Expected(FOUND | {"outcome": str, **COLUMN_TYPES}, SAMPLES, USED_BY, writes=True),
-    GET: Expected(FOUND | {"fingerprint": str, **COLUMN_TYPES}, SAMPLES, USED_BY, writes=True),
+    CREATE: _expect(FOUND | {"outcome": str, **COLUMN_TYPES}),
+    GET: _expect(FOUND | {"fingerprint": str, **COLUMN_TYPES}),
+    "clear_idempotency_keys": Expected(
+        {"cleared": int}, [{"at_most": 0}], clearing.USED_BY, writes=True
+    ),
+    "estimate_idempotency_keys": Expected({"keys": int}, [{}], clearing.MEASURED),
 }
+EXPIRY = Expiry("clear_idempotency_keys")
 
 # Between tries, while another request uses the key; after the last try, the client gets a 409.
 RETRY_PAUSE_S = 0.05
@@ -48,12 +62,12 @@ class Response(NamedTuple):
     `fingerprint`: of the earlier request that created them; None: this request did.
     """
 
-    movies: list[Movie]
+    movies: list[Written[Movie]]
     fingerprint: str | None = None
 
 
 Run = Callable[[], Awaitable[Response | None]]
-Result = Response | NothingWritten | CatalogueError
+Result = Response | CatalogueError
 
 
 class IdempotentCreates:
@@ -80,13 +94,13 @@ class IdempotentCreates:
 
     async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Result]:
         payloads = {row.key: row.payload for row in rows}
-        return await self._fetch(query, payloads, 1, list_contexts(rows))
+        return await self._fetch(query, payloads, 1, list_callers(rows))
 
     async def _create_batch(
-        self, request: int, payload: bytes, size: int, context: RequestContext | None
+        self, request: int, payload: bytes, size: int, caller: Caller
     ) -> Response | None:
         """Create a batch by a statement of its own: shared, it would delay single movies."""
-        found = await self._fetch(CREATE, {request: payload}, size, [context] if context else [])
+        found = await self._fetch(CREATE, {request: payload}, size, [caller])
         result = found.get(request)
         if isinstance(result, Exception):
             raise result
@@ -97,7 +111,7 @@ class IdempotentCreates:
         query: str,
         payloads: Mapping[int, bytes],
         size: int,
-        waiting: Sequence[RequestContext],
+        callers: Sequence[Caller],
     ) -> dict[int, Result]:
         """Return the result of each request; `size`: how many movies each one has."""
         fetched = await self._statements.fetch(
@@ -106,7 +120,7 @@ class IdempotentCreates:
             is_repeatable=True,  # if the first attempt was committed, the keys are used
             is_resent=True,
             max_affected=size * len(payloads),
-            waiting=waiting,
+            callers=callers,
         )
         fetched.sort(key=itemgetter(1, 2))
         found = {request: [*each] for request, each in groupby(fetched, itemgetter(1))}
@@ -119,15 +133,17 @@ class IdempotentCreates:
         expected = size if query == CREATE else len(rows)
         if [row[2] for row in rows] != [*range(expected)]:
             return self._statements.report(query, "it returned other movies than were sent")
-        response = Response([Movie._make(row[4:]) for row in rows])
+        response = Response([Written("created", Movie._make(row[4:]), row[0]) for row in rows])
         if query == GET:
             return response._replace(fingerprint=rows[0][3])
-        refusals = [MOVIES.refuse(row[3], row[4]) if row[3] in REFUSALS else None for row in rows]
-        return find_refusal(refusals) or response
+        refusals = [
+            MOVIES.refuse(row[0], row[3], row[4]) if row[3] in REFUSALS else None for row in rows
+        ]
+        return MOVIES.find_refusal(refusals) or response
 
     async def create(
-        self, key: str, fields: Mapping[str, object], context: RequestContext | None = None
-    ) -> tuple[Movie, bool]:
+        self, key: str, fields: Mapping[str, object], caller: Caller = NOBODY
+    ) -> tuple[Written[Movie], bool]:
         """Create a movie, or return the movie that the key created before, and True.
 
         That movie is as it was created. Each client has its own keys; clients without a token have
@@ -135,7 +151,7 @@ class IdempotentCreates:
         another request uses it, and what `Store.create` raises.
         """
         try:
-            (movie,), is_replayed = await self._create_once(key, [fields], context)
+            (movie,), is_replayed = await self._create_once(key, [fields], caller)
         except NothingWritten as none:
             raise none.errors[0] from None
         except RuleBroken as error:
@@ -143,26 +159,26 @@ class IdempotentCreates:
         return movie, is_replayed
 
     async def create_all(
-        self, key: str | None, movies: Sequence[Mapping[str, object]], context: RequestContext
-    ) -> tuple[list[Movie], bool]:
+        self, key: str | None, movies: Sequence[Mapping[str, object]], caller: Caller
+    ) -> tuple[list[Written[Movie]], bool]:
         """Create all movies of a batch in one statement, or none; otherwise as `create`.
 
         Raises `NothingWritten` or `RuleBroken`.
         """
         if key is None:
-            return await self._store.create_all(movies, context), False
-        return await self._create_once(f"{BATCH_KEY}{key}", movies, context, is_batch=True)
+            return await self._store.create_all(movies, caller), False
+        return await self._create_once(f"{BATCH_KEY}{key}", movies, caller, is_batch=True)
 
     async def _create_once(
         self,
         key: str,
         movies: Sequence[Mapping[str, object]],
-        context: RequestContext | None,
+        caller: Caller,
         *,
         is_batch: bool = False,
-    ) -> tuple[list[Movie], bool]:
+    ) -> tuple[list[Written[Movie]], bool]:
         """Create if the key is unused; otherwise get its response, and True."""
-        own_key, fingerprint = _identify(key, movies if is_batch else movies[0], context)
+        own_key, fingerprint = _identify(key, movies if is_batch else movies[0], caller)
         request = next(self._requests)
         asked = {"request": request, "key": own_key}
         sent = {
@@ -173,10 +189,10 @@ class IdempotentCreates:
         }
         create: Run
         if is_batch:
-            create = partial(self._create_batch, request, orjson.dumps(sent), len(movies), context)
+            create = partial(self._create_batch, request, orjson.dumps(sent), len(movies), caller)
         else:
-            create = partial(self._creates.submit, request, orjson.dumps(sent), context)
-        get = partial(self._responses.submit, request, orjson.dumps(asked), context)
+            create = partial(self._creates.submit, request, orjson.dumps(sent), caller)
+        get = partial(self._responses.submit, request, orjson.dumps(asked), caller)
         for attempt in range(1 + RETRIES):
             if attempt:
                 await asyncio.sleep(RETRY_PAUSE_S)
@@ -185,7 +201,7 @@ class IdempotentCreates:
             if first := await self._store.resender.send(get):
                 if first.fingerprint != fingerprint:
                     raise KeyReused
-                if any(movie.id is None for movie in first.movies):
+                if any(each.item.id is None for each in first.movies):
                     raise KeyInUse(UNREADABLE)
                 return first.movies, True
         raise KeyInUse("another request with this Idempotency-Key is still running")
@@ -202,19 +218,19 @@ class IdempotentCreates:
         try:
             response = await self._store.resender.send(create)
         except RuleBroken as error:
-            if error.rule == "idempotency_keys_pkey":  # another process has just used it
+            if error.rule == KEY_IS_USED:
                 return None
             raise
         finally:
             self._keys_in_use.discard(key)
-        if response and any(movie.id is None for movie in response.movies):
+        if response and any(each.item.id is None for each in response.movies):
             raise self._statements.report(CREATE, "it created no movie")
         return response
 
 
-def _identify(key: str, content: object, context: RequestContext | None) -> tuple[str, str]:
+def _identify(key: str, content: object, caller: Caller) -> tuple[str, str]:
     """Return the key with its client, and the fingerprint of what is sent with it."""
-    client_id = context.client_id if context else None
-    own_key = key if client_id is None else f"{client_id}\t{key}"  # a key that is sent has no tab
+    # A key that is sent has no tab.
+    own_key = key if caller.client_id is None else f"{caller.client_id}\t{key}"
     # Of the parsed fields, not of the body: a client may write the same JSON differently.
     return own_key, hashlib.sha256(orjson.dumps(content)).hexdigest()

@@ -7,16 +7,16 @@ from weakref import WeakValueDictionary
 
 from aiohttp import hdrs, web
 
-from service.context import RequestContext
 from service.database.cache import ResultCache
+from service.database.caller import Caller
 from service.database.listing import Listing, Page
-from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_contexts
+from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_callers
 from service.database.store import Store
 from service.movies.exporting import BeginCopy, choose_form, stream_movies
 from service.movies.movie import Form, Movie, movie_json
 from service.movies.parameters import Filter, ListQuery, parse_list_query
 from service.movies.search_help import SearchHelp
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT
 from service.web.pages import EncodedPage, encode_page, make_link
 from service.web.responses import cacheable_response, make_content
 from service.web.route import Access
@@ -52,45 +52,45 @@ class Lists:
         if form and request.query.keys().isdisjoint(("id", "external_id")):
             return await stream_movies(request, self.listing, self.begin_copy, form)
         query = parse_list_query(request.rel_url.raw_query_string)
+        caller = request[CONTEXT].caller
         if query.by:
             return await self._list_ids(request, query, form)
         if query.facets:
-            await self.access.charge_more(request, LIST_UNITS + FACETS_UNITS, LIST_UNITS)
-        page = await self.cache.get(query, request[CONTEXT])
-        page = page or await self._share_fetch(query, request[CONTEXT])
+            await self.access.charge_more(request, caller, LIST_UNITS + FACETS_UNITS, LIST_UNITS)
+        page = await self.cache.get(query, caller) or await self._share_fetch(query, caller)
         # Copies of all movies are made page by page: none may be older than the first one's cursor.
         is_later_copy = query.place.key is not None and query.filter == Filter()
         return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
 
-    async def _share_fetch(self, query: ListQuery, context: RequestContext) -> EncodedPage:
+    async def _share_fetch(self, query: ListQuery, caller: Caller) -> EncodedPage:
         shared = self._shared.get(query)
         if not shared:
             fetch = partial(self._fetch, query)
             shared = SharedStatements(fetch, max_rows=MAX_WAITING, takes_all=True)
             self._shared[query] = shared
-        return cast("EncodedPage", await shared.submit(0, context=context))
+        return cast("EncodedPage", await shared.submit(0, caller=caller))
 
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
-        """Fetch and encode the page for the requests of these rows, which all have the key 0."""
-        waiting, headers, start = list_contexts(rows), dict[str, str](), self.cache.start()
+        """Fetch and encode the page for the callers of these rows, which all have the key 0."""
+        callers, headers, start = list_callers(rows), dict[str, str](), self.cache.start()
         if self.begin_copy and query.is_whole_list:  # before the list: no change may be missed
-            # A replica must show what any of the requests must show: one is enough.
-            headers |= await self.begin_copy(waiting[0])
+            # A replica must show what any of the callers must see: one is enough.
+            headers |= await self.begin_copy(callers[0])
         terms = query.filter, query.sort, query.place, query.page_size
         counted, more = None, dict[str, Any]()
         for _ in range(TRIES):  # until the facets do not contradict the total
             if query.facets:
                 counted, more["facets"] = await self.help.count_facets(
-                    query.filter, query.facets, waiting
+                    query.filter, query.facets, callers
                 )
-            page = await self.listing.fetch_page(*terms, waiting, counted)
+            page = await self.listing.fetch_page(*terms, callers, counted)
             if not counted or counted.matches == page.total:
                 break
         else:  # movies come and go all the time
             for facet in more["facets"].values():
                 facet["is_estimate"] = True
         if query.filter.title and not page.total:
-            suggested = await self.help.suggest(query.filter, waiting)
+            suggested = await self.help.suggest(query.filter, callers)
             more["suggestions"] = [movie.title for movie in suggested]
             more["suggested_movies"] = [movie_json(movie) for movie in suggested]
         movies = [movie_json(movie) for movie in page.items]
@@ -106,7 +106,7 @@ class Lists:
     ) -> web.StreamResponse:
         """Return the movies with these ids, in this order; in a form of streams, or as JSON."""
         find: Any = self.store.get_several if query.by == "id" else self.store.find
-        found: dict[int | str, Movie] = await find(query.ids, [request[CONTEXT]])
+        found: dict[int | str, Movie] = await find(query.ids, [request[CONTEXT].caller])
         movies = [movie_json(found[each]) for each in query.ids if each in found]
         if form:
             body = form.head + b"".join(map(form.encode, movies))

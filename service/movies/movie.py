@@ -36,13 +36,21 @@ class Movie(NamedTuple):
 COLUMNS = Movie._fields
 READ_ONLY = ("id", "version", "created_at", "updated_at")
 FIELDS = tuple(name for name in COLUMNS if name not in READ_ONLY)  # clients send these
-MOVIES = Resource("movie", "movies", Movie, FIELDS, unique="external_id")
+MOVIES = Resource(
+    "movie",
+    "movies",
+    Movie,
+    FIELDS,
+    unique="external_id",
+    own_tables=("movie_changes", "movie_feed", "search_words"),
+)
 COLUMN_TYPES = MOVIES.columns
 QUERIES = MOVIES.expect_queries()
 FIRST_FORM = 0xEE72D14C
 # The form of responses, for entity tags: empty for the fields of the first release.
 _FORM = zlib.crc32(repr(COLUMN_TYPES).encode())
 FORM = "" if _FORM == FIRST_FORM else f"-{_FORM:x}"
+FORM_BEFORE = ""  # of the release before, 1.1.0: clients still hold its tags, and its processes run
 # The entity tag (RFC 9110, 8.8.3): id and version, and the form. It stands for the bytes of the
 # response: another name or type of a field gives another form.
 ENTITY_TAG = f'"%d-%d{FORM}"'

@@ -18,10 +18,12 @@ from service.database.query import Expected
 from service.errors import Failure, WrongParameters
 from service.movies.movie import COLUMN_TYPES
 from service.movies.rules import (
+    EXTERNAL_ID,
     MAX_EXTERNAL_ID_BYTES,
     MAX_GENRE_BYTES,
     MAX_GENRES,
     MAX_TITLE_BYTES,
+    find_external_id_errors,
 )
 from service.web.fields import BLANK, find_text_errors
 from service.web.pages import (
@@ -149,7 +151,7 @@ def _genres(which: str, example: str) -> QueryParameter:
     return _array(
         f"genres, separated by commas or repeated, of at most {MAX_GENRE_BYTES} bytes each,"
         f" {which} of which a movie must have",
-        partial(_parse_text, MAX_GENRE_BYTES),
+        partial(_parse_text, partial(find_text_errors, max_bytes=MAX_GENRE_BYTES)),
         MAX_GENRES,
         {
             "type": "string",
@@ -160,8 +162,8 @@ def _genres(which: str, example: str) -> QueryParameter:
     )
 
 
-def _parse_text(max_bytes: int, text: str) -> str:
-    if find_text_errors(text, max_bytes):
+def _parse_text(find_errors: Callable[[str], list[str]], text: str) -> str:
+    if find_errors(text):
         raise ValueError("no movie can have it")
     return text
 
@@ -190,9 +192,9 @@ class MoviesQuery(Schema):
     )
     external_id = _array(
         "external ids without commas, separated by commas or repeated; no other parameter",
-        partial(_parse_text, MAX_EXTERNAL_ID_BYTES),
+        partial(_parse_text, find_external_id_errors),
         MAX_PAGE_SIZE,
-        {"type": "string", "minLength": 1, "maxLength": MAX_EXTERNAL_ID_BYTES},
+        {"type": "string", "maxLength": MAX_EXTERNAL_ID_BYTES, "pattern": EXTERNAL_ID},
     )
     title = QueryParameter(
         f"words of the title, or beginnings of words like `cas*`, at most {MAX_TITLE_BYTES} bytes",
@@ -250,7 +252,7 @@ def parse_list_query(query: str, *, is_stream: bool = False) -> ListQuery:
     page_size = values.get("page_size", DEFAULT_PAGE_SIZE)
     field = sort.removeprefix("-")
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
-    terms = f"{sort} {filters}"  # cursors that clients hold depend on this text
+    terms = f"{sort} {filter_parameter(filters.as_json())}"  # cursors depend on this text
     place = parse_place(values, terms, SORT_TYPES[field], maximum)
     facets = values.get("facets", ())
     return ListQuery(terms, sort, place, page_size, values.get("page"), filters, facets=facets)

@@ -6,14 +6,14 @@ from functools import partial
 
 from aiohttp import web
 
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.database.query import Expected
 from service.database.statements import Statements
-from service.database.store import Store
+from service.database.store import Store, Written
 from service.errors import CatalogueError, Contended, NotFound, Problem, RuleBroken, Taken
-from service.movies.handlers import movie_headers, respond
+from service.movies.handlers import REPRESENTATION
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT
 from service.web.query_strings import parse_id
 
 QUERIES: Mapping[str, Expected] = {
@@ -30,6 +30,7 @@ QUERIES: Mapping[str, Expected] = {
         [{"id": "0"}],
         "restore a movie",
         writes=True,
+        own_tables=MOVIES.own_tables,
     ),
 }
 
@@ -38,6 +39,7 @@ class NotDeleted(CatalogueError):
     """The movie is there."""
 
     problem = Problem("not-deleted", "Movie not deleted", 409)
+    header_names = ("Catalogue-Position",)
     detail = "the movie is there: only a deleted one can be restored"
 
 
@@ -45,6 +47,7 @@ class NotKept(CatalogueError):
     """The movie was deleted so long ago that the feed does not have it any more."""
 
     problem = Problem("not-kept", "Movie not kept", 410)
+    header_names = ("Catalogue-Position",)
     detail = "the movie was deleted too long ago: it is not kept any more"
 
 
@@ -66,28 +69,33 @@ class Restores:
         """Restore the movie: 200 and the movie, with its id and a version more."""
         movie_id = parse_id(request)
         try:
-            movie = await self.store.resender.send(
-                partial(self._restore, movie_id, request[CONTEXT])
+            restored = await self.store.resender.send(
+                partial(self._restore, movie_id, request[CONTEXT].caller)
             )
         except RuleBroken as error:  # what it refers to may be gone
             raise MOVIES.to_invalid(error) from error
-        headers = movie_headers(movie)
-        headers["Content-Location"] = f"/v1/movies/{movie.id}"
-        return respond(movie, headers)
+        return REPRESENTATION.respond_changed(restored)
 
-    async def _restore(self, movie_id: int, context: RequestContext) -> Movie:
+    async def _restore(self, movie_id: int, caller: Caller) -> Written[Movie]:
         sent = {"id": str(movie_id)}
-        ((_, is_on, is_there, owner, is_kept, was_used, *row),) = await self.statements.fetch(
-            "restore_movie", sent, is_resent=True, max_affected=1, waiting=[context]
+        (
+            (transaction, is_on, is_there, owner, is_kept, was_used, *row),
+        ) = await self.statements.fetch(
+            "restore_movie", sent, is_resent=True, max_affected=1, callers=[caller]
         )
         if row[0] is not None:
-            return Movie._make(row)
+            return Written("restored", Movie._make(row), transaction)
+        error: CatalogueError
         if is_there:
-            raise NotDeleted
-        if owner is not None:
-            raise Taken(MOVIES.noun, MOVIES.unique, owner)
-        if not is_on:
-            raise NoUndo
-        if not is_kept:
-            raise NotKept if was_used else NotFound(MOVIES.noun)
-        raise Contended(f"another session has just restored movie {movie_id}, or its external id")
+            error = NotDeleted()
+        elif owner is not None:
+            error = Taken(MOVIES.noun, MOVIES.unique, owner)
+        elif not is_on:
+            error = NoUndo()
+        elif not is_kept:
+            error = NotKept() if was_used else NotFound(MOVIES.noun)
+        else:
+            what = f"another session has just restored movie {movie_id}, or its external id"
+            error = Contended(what)
+        error.transaction = transaction
+        raise error

@@ -215,7 +215,8 @@ UPDATE_MOVIE = Operation(
 REPLACE_MOVIE = Operation(
     "replace_movie",
     "Replace a movie",
-    "Replaces all fields of an existing movie. It does not create movies.",
+    "Replaces the fields of an existing movie. An optional one that is missing stays, and null"
+    " removes it. It does not create movies.",
     _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
     (ID, *PRECONDITIONS),
     WHOLE_MOVIE,

@@ -18,7 +18,7 @@ from service.movies.movie import READ_ONLY
 from service.movies.rules import MOVIE, MovieInput
 from service.text_files import START_BYTES, require_utf8
 from service.web.bodies import MAX_BYTES
-from service.web.fields import MAX_DIGITS, JSONField, Values, load_fields
+from service.web.fields import MAX_NUMBER, JSONField, Values, load_fields
 
 TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
 
@@ -113,7 +113,7 @@ class Record(MovieInput):
 
     read_only = ()
     # Higher ids are left for new movies.
-    id = JSONField(int, "an integer", Range(1, 10**MAX_DIGITS - 1, error="must be {min} to {max}"))
+    id = JSONField(int, "an integer", Range(1, MAX_NUMBER, error="must be {min} to {max}"))
     version = JSONField(int, "an integer", Range(1, MAX_INTEGER, error="must be {min} to {max}"))
     created_at = updated_at = JSONField(
         str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_time

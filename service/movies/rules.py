@@ -14,7 +14,6 @@ from service.web.describe import BIGINT, field, make_schema, time_field
 from service.web.fields import (
     BLANK,
     BLANKS,
-    MAX_DIGITS,
     MAX_LISTED,
     TEXT,
     JSONField,
@@ -31,7 +30,8 @@ MAX_GENRES = 5
 MAX_GENRE_BYTES = 100
 MAX_EXTERNAL_ID_BYTES = 255
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
+EXTERNAL_ID = rf"^[^{BLANK}]([^\x00-\x1f\x7f-\x9f]*[^{BLANK}])?$"  # for JSON Schema
+RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*+)) mins")
 
 
 def _parse_runtime(text: str) -> int:
@@ -39,7 +39,7 @@ def _parse_runtime(text: str) -> int:
     if not match:
         raise ValueError('must be of the form "<number> mins", like "102 mins"')
     # Enough digits to see that the number is too big: int() refuses more than 4,300.
-    return int(match[1][: MAX_DIGITS + 2])
+    return int(match[1][:20])
 
 
 def _check_year(year: int) -> None:
@@ -65,10 +65,11 @@ def _check_genres(genres: list[Any]) -> None:
         if index in errors:
             continue
         found = find_text_errors(genre, MAX_GENRE_BYTES)
-        name = normalize("NFKC", BLANKS.sub("", genre)).casefold()
-        if name in names:
-            found.append("must not be repeated")
-        names.append(name)
+        if len(genre) <= MAX_GENRE_BYTES:  # `normalize` takes quadratic time
+            name = normalize("NFKC", BLANKS.sub("", genre)).casefold()
+            if name in names:
+                found.append("must not be repeated")
+            names.append(name)
         if found:
             errors[index] = found
     count = [] if 1 <= len(genres) <= MAX_GENRES else [f"must be 1 to {MAX_GENRES} genres"]
@@ -76,11 +77,18 @@ def _check_genres(genres: list[Any]) -> None:
         raise ValidationError([*count, errors])
 
 
-def _check_external_id(text: str) -> None:
+def find_external_id_errors(text: str) -> list[str]:
+    """Find what no external id may have."""
     errors = find_text_errors(text, MAX_EXTERNAL_ID_BYTES)
-    if CONTROL_CHARACTER.search(text.replace("\0", "")):
+    if len(text) <= MAX_EXTERNAL_ID_BYTES and CONTROL_CHARACTER.search(text.replace("\0", "")):
         errors.append("must not contain a control character")
-    if errors:
+    if BLANKS.match(text[:1]) or BLANKS.match(text[-1:]):
+        errors.append("must not begin or end with a blank")
+    return errors
+
+
+def _check_external_id(text: str) -> None:
+    if errors := find_external_id_errors(text):
         raise ValidationError(errors)
 
 
@@ -92,9 +100,10 @@ def _external_id(*, optional: bool) -> JSONField:
         optional=optional,
         minLength=1,
         maxLength=MAX_EXTERNAL_ID_BYTES,
-        pattern=rf"^[^\x00-\x1f\x7f-\x9f]*[^{BLANK}][^\x00-\x1f\x7f-\x9f]*$",
+        pattern=EXTERNAL_ID,
         description="the id in the system that the movie comes from, which no other movie has;"
-        f" 1 to {MAX_EXTERNAL_ID_BYTES} bytes of UTF-8, not blank, without control characters",
+        f" 1 to {MAX_EXTERNAL_ID_BYTES} bytes of UTF-8, without control characters, and without"
+        " blanks at its ends",
         examples=["imdb:tt0034583"],
     )
 
@@ -148,14 +157,17 @@ class IdentifiedMovieInput(MovieInput):
     external_id = _external_id(optional=False)
 
 
-MOVIE, IDENTIFIED_MOVIE = MovieInput(), IdentifiedMovieInput()
+MOVIE = MovieInput()
+# The fields that /v1 did not have at first: a client that does not know one sends a PUT without it,
+# which must not remove it.
 OPTIONAL = tuple(name for name, field in MOVIE.fields.items() if not field.required)
+IDENTIFIED_MOVIE = IdentifiedMovieInput(partial=[n for n in OPTIONAL if n != "external_id"])
 MovieOutput = make_schema(  # as responses have it
     "Movie",
-    id=field("read-only; never used again for another movie", 7, **BIGINT, readOnly=True),
+    id=field("read-only; never used again for another movie", 7, **BIGINT),
     **MOVIE.fields,
-    version=field("read-only; increases by 1 with every change", 1, minimum=1, readOnly=True),
-    created_at=time_field("read-only; RFC 3339, in UTC", readOnly=True),
-    updated_at=time_field("read-only; the time of the last change", readOnly=True),
-    etag=field("read-only; what `If-Match` takes", ENTITY_TAG % (7, 1), readOnly=True),
+    version=field("read-only; increases by 1 with every change", 1, minimum=1),
+    created_at=time_field("read-only; RFC 3339, in UTC"),
+    updated_at=time_field("read-only; the time of the last change"),
+    etag=field("read-only; what `If-Match` takes", ENTITY_TAG % (7, 1)),
 )

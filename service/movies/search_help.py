@@ -6,7 +6,7 @@ Decided in docs/decisions/0017-suggest-searches.md.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.database.listing import EXACT_TOTAL, Counted, filter_parameter
 from service.database.query import Expected
 from service.database.statements import Statements
@@ -28,25 +28,25 @@ QUERIES: Mapping[str, Expected] = {
 
 
 class SearchHelp:
-    """Suggests movies and counts facets; `waiting`: the requests that it is for."""
+    """Suggests movies and counts facets."""
 
     def __init__(self, statements: Statements) -> None:
         self._fetch = statements.fetch
 
-    async def suggest(self, wanted: Filter, waiting: Sequence[RequestContext]) -> list[Movie]:
+    async def suggest(self, wanted: Filter, callers: Sequence[Caller]) -> list[Movie]:
         """Return up to five movies that match the other filters, the closest titles first.
 
         The list is empty if the query takes too long, or without a database.
         """
         sent = filter_parameter(wanted.as_json())
         try:
-            rows = await self._fetch("suggest_movies", sent, expects_timeout=True, waiting=waiting)
+            rows = await self._fetch("suggest_movies", sent, expects_timeout=True, callers=callers)
         except Unavailable:
             return []
         return [Movie._make(row) for row in rows]
 
     async def count_facets(
-        self, wanted: Filter, facets: Sequence[str], waiting: Sequence[RequestContext]
+        self, wanted: Filter, facets: Sequence[str], callers: Sequence[Caller]
     ) -> tuple[Counted, dict[str, Any]]:
         """Return what is counted of the list, and its facets as clients see them.
 
@@ -54,7 +54,7 @@ class SearchHelp:
         """
         sent = {"facets": ",".join(facets), "most": EXACT_TOTAL}
         rows = await self._fetch(
-            "count_facets", sent | filter_parameter(wanted.as_json()), waiting=waiting
+            "count_facets", sent | filter_parameter(wanted.as_json()), callers=callers
         )
         found: dict[str, Any] = {name: {"is_estimate": False, "values": []} for name in facets}
         for _, _, facet, value, movies, is_estimate in rows:

@@ -73,7 +73,7 @@ def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
     columns["external_id"] = "tconst"
     form: dict[str, Any] = {"empty": "\\N", "delimiter": "\t", "quoting": csv.QUOTE_NONE}
     for row in read_csv(stream, columns, [("titleType", "movie")], **form):
-        if isinstance(row.movie, dict) and "external_id" in row.movie:
+        if isinstance(row.movie, dict) and row.movie.get("external_id"):
             row.movie["external_id"] = f"imdb:{row.movie['external_id']}"
         yield row
 
@@ -131,4 +131,4 @@ def _parse_cell(field: str, text: str) -> object:
         if not INTEGER.fullmatch(text.strip()):
             raise Malformed(f'"{field}" must be a whole number, found {quote(text)}')
         return int(text)
-    return text
+    return text.strip() if field == "external_id" else text

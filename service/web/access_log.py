@@ -9,10 +9,9 @@ from aiohttp import hdrs, web
 from aiohttp.abc import AbstractAccessLogger
 
 from service.config import Log
-from service.context import MAX_LOGGED_LENGTH, RequestContext
 from service.telemetry.logs import encode_line, get_lines, is_as_text
 from service.telemetry.metrics import Metrics
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT, MAX_LOGGED_LENGTH, RequestContext
 
 # Platforms send these every few seconds; their lines would hide the others.
 HEALTH_CHECKS = ("/v1/healthcheck", "/v1/healthcheck/ready")
@@ -42,7 +41,9 @@ class AccessLog(AbstractAccessLogger):
         """
         context = request[CONTEXT]
         if self._metrics.is_enabled:
-            self._metrics.count_response(context, response.status, time)
+            self._metrics.count_response(
+                context.method, context.route, response.status, time, context.refusal
+            )
         is_health_check = context.route in HEALTH_CHECKS and response.status == HTTPStatus.OK
         level = "debug" if is_health_check else "info"
         if level not in self._levels:
@@ -72,9 +73,9 @@ def _make_line(
     line: dict[str, object] = {"request_id": context.id}
     if context.trace_id:
         line["trace_id"] = context.trace_id
-    line["client"] = context.address
-    if context.client_id is not None:
-        line["client_id"] = context.client_id
+    line["client"] = context.caller.address
+    if context.caller.client_id is not None:
+        line["client_id"] = context.caller.client_id
     if not context.parser_error:
         line["method"] = context.method
         line["route"] = context.route

@@ -88,7 +88,8 @@ def describe_page(title: str, **more: Field[Any]) -> type[Schema]:
 def parameter(name: str, location: str, description: str, **shape: Any) -> Json:
     """Describe a path, query or header parameter: a string, or its JSON Schema is `shape`."""
     schema = STRING | shape
-    return {"name": name, "in": location, "description": description, "schema": schema}
+    style = {"style": "form", "explode": False} if schema["type"] == "array" else {}
+    return {"name": name, "in": location, "description": description, "schema": schema, **style}
 
 
 def response(description: str, headers: tuple[str, ...] = (), content: Json | None = None) -> Json:
@@ -113,7 +114,7 @@ def describe_body(schema: Schema, example: Json, *media_types: str) -> Json:
 
 
 def describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
-    """Describe the parameters of a query; arrays are repeated parameters, OpenAPI's default."""
+    """Describe the parameters of a query; arrays have commas, though repeating works, too."""
     return tuple(
         parameter(
             name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", **field.schema
@@ -136,14 +137,12 @@ IDEMPOTENCY_KEY = parameter(
     examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
 )
 IF_MODIFIED_SINCE = parameter(
-    "If-Modified-Since", "header", "A `Last-Modified`; 304 if the movie has not changed since."
+    "If-Modified-Since", "header", "A `Last-Modified`; 304 if it has not changed since."
 )
 PRECONDITIONS = (
     parameter("If-Match", "header", "412 if none of these `ETag`s is current.", pattern=ETAGS),
     parameter("If-None-Match", "header", "412 if one of these `ETag`s is current.", pattern=ETAGS),
-    parameter(
-        "If-Unmodified-Since", "header", "A `Last-Modified`; 412 if the movie has changed since."
-    ),
+    parameter("If-Unmodified-Since", "header", "A `Last-Modified`; 412 if it has changed since."),
 )
 
 

@@ -14,7 +14,7 @@ from marshmallow.fields import Field
 
 from service.errors import Failure, Invalid, Malformed, quote
 
-MAX_DIGITS = 18  # a number with more may not fit a bigint
+MAX_NUMBER = 10**18 - 1  # unless a field has its own; one with more digits may not fit a bigint
 MAX_LISTED = 100  # mistakes of one kind: a body may have 20,000
 BLANK = (  # White_Space, Cc, Default_Ignorable_Code_Point and the like: the same as in is_visible
     r"\x00-\x20\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
@@ -55,10 +55,10 @@ class JSONField(Field[Any]):
 
     `rule` is a validator of marshmallow; a function, as apispec would describe a `Range` itself.
     `convert` turns the value into the one that is loaded, or raises a `ValueError` that says what
-    it must be. `optional`: it may be null or missing.
+    it must be. `optional`: it may be missing, or null unless it is not `nullable`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a field
         self,
         kind: type,
         expected: str,
@@ -66,15 +66,18 @@ class JSONField(Field[Any]):
         *,
         convert: Callable[[Any], Any] | None = None,
         optional: bool = False,
+        nullable: bool = True,
         **shape: Any,
     ) -> None:
         super().__init__(
             required=not optional,
-            allow_none=optional,
+            allow_none=optional and nullable,
             validate=rule,
             error_messages={"required": "is required", "null": "must not be null"},
             metadata={"type": JSON_TYPES[kind], **shape},
         )
+        if not nullable:
+            self.error_messages["null"] = [Unreadable(f"must be {expected}, found null")]
         self._kind = kind
         self._expected = expected
         self._convert = convert
@@ -86,7 +89,7 @@ class JSONField(Field[Any]):
             loaded = self._convert(value) if self._convert else value
         except ValueError as error:
             raise ValidationError(Unreadable(error)) from error
-        if isinstance(loaded, int) and abs(loaded) >= 10**MAX_DIGITS:
+        if isinstance(loaded, int) and abs(loaded) > self.metadata.get("maximum", MAX_NUMBER):
             raise ValidationError(Unreadable("is too big"))
         return loaded
 
@@ -103,19 +106,19 @@ def text_field(max_bytes: int, **options: Any) -> JSONField:
 
 
 def find_text_errors(text: str, max_bytes: int) -> list[str]:
-    """Find blank or too long text and characters that PostgreSQL cannot store."""
+    """Find blank text and characters that PostgreSQL cannot store; only measure a longer text."""
     errors = []
-    if not BLANKS.sub("", text):
-        errors.append("must not be blank")
-    if "\0" in text:
-        errors.append("must not contain a NUL character")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         errors.append("must not contain a lone surrogate")
         size = len(text.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
-        errors.append(f"must be at most {max_bytes} bytes of UTF-8")
+        return [*errors, f"must be at most {max_bytes} bytes of UTF-8"]
+    if not BLANKS.sub("", text):
+        errors.append("must not be blank")
+    if "\0" in text:
+        errors.append("must not contain a NUL character")
     return errors
 
 

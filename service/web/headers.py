@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from typing import NamedTuple
 
 from aiohttp import hdrs, web
@@ -11,7 +12,7 @@ from multidict import istr
 
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.database.store import ALWAYS, Condition
-from service.errors import MalformedHeader, PreconditionRequired, WrongKey, quote
+from service.errors import BadRequest, MalformedHeader, PreconditionRequired, WrongKey, quote
 
 # RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). What follows a tag matches in one way
 # only: with two, a few blanks and commas would take days. The reference shows these patterns, so
@@ -39,6 +40,7 @@ _ACCEPTED = re.compile(
     rf"[ \t]*({_TOKEN}(/{_TOKEN})?)(?(2)(?:{_PARAMETER})*)[ \t]*"
     r"(?:;[ \t]*q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)[ \t]*)?"
 )
+MAX_HEADER_BYTES = 32_768  # of all headers, as in nginx: aiohttp limits lines, not their sum
 
 
 class Tag(NamedTuple):
@@ -55,6 +57,12 @@ class Tags(NamedTuple):
     tags: Sequence[Tag] = ()
 
 
+def limit_headers(request: web.Request) -> None:
+    """Raise `BadRequest` if the headers are longer than `MAX_HEADER_BYTES`; takes 1 us."""
+    if sum(map(len, chain.from_iterable(request.raw_headers))) > MAX_HEADER_BYTES:
+        raise BadRequest(f"the headers have more than {MAX_HEADER_BYTES} bytes")
+
+
 def parse_tags(request: web.Request, name: str) -> Tags | None:
     """Return the entity tags of a header; None if it was not sent. Raises `MalformedHeader`."""
     if name not in request.headers:
@@ -67,16 +75,16 @@ def parse_tags(request: web.Request, name: str) -> Tags | None:
     return Tags(any=False, tags=[Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)])
 
 
-def parse_required_date(request: web.Request, name: str) -> datetime:
+def parse_required_date(request: web.Request, name: str, noun: str) -> datetime:
     """Return the date of a header that a change depends on (RFC 9110, 5.6.7).
 
-    Raises `MalformedHeader` where RFC 9110, 13.1.4, would ignore the header, and change the movie.
+    Raises `MalformedHeader` where RFC 9110, 13.1.4, would ignore the header, and make the change.
     """
     lines = request.headers.getall(name)
     date = parse_date(lines[0]) if len(lines) == 1 and HTTP_DATE.fullmatch(lines[0]) else None
     if not date:
         found = quote(", ".join(lines))
-        raise MalformedHeader(f"{name} must be the Last-Modified of the movie, found {found}")
+        raise MalformedHeader(f"{name} must be the Last-Modified of the {noun}, found {found}")
     return date
 
 
@@ -100,11 +108,9 @@ def parse_position(request: web.Request) -> int:
     raise MalformedHeader(f"{what}; found {quote(text)}")
 
 
-def parse_key(request: web.Request) -> str | None:
-    """Return the key without its quotes, None if it was not sent; `WrongKey`."""
-    lines = request.headers.getall(HEADER_NAME, None)
-    if lines is None:
-        return None
+def parse_key(request: web.Request) -> str:
+    """Return the key that was sent, without its quotes; `WrongKey`."""
+    lines = request.headers.getall(HEADER_NAME)
     match = KEY_PATTERN.fullmatch(lines[0]) if len(lines) == 1 else None
     if not match:
         raise WrongKey
@@ -127,16 +133,22 @@ def parse_qualities(accepted: str) -> dict[str, float]:
 
 
 def parse_preconditions(
-    request: web.Request, own_tag: re.Pattern[str], item_id: int, *, if_match_required: bool
+    request: web.Request,
+    noun: str,
+    own_tag: re.Pattern[str],
+    item_id: int,
+    *,
+    if_match_required: bool,
 ) -> Condition:
     """Return the conditions for changing this item (RFC 9110, 13.1).
 
-    `own_tag`: matches the entity tags of such items, with id and version as groups. Raises
-    `MalformedHeader`, or `PreconditionRequired` if a required If-Match is missing.
+    `own_tag`: matches the entity tags of such items, with id and version as groups; the third one
+    is there only in a tag of the release before. Raises `MalformedHeader`, or
+    `PreconditionRequired` if a required If-Match is missing.
     """
     headers = request.headers
     if if_match_required and hdrs.IF_MATCH not in headers:
-        raise PreconditionRequired
+        raise PreconditionRequired(noun)
     if (
         hdrs.IF_MATCH not in headers
         and hdrs.IF_NONE_MATCH not in headers
@@ -145,7 +157,7 @@ def parse_preconditions(
         return ALWAYS
     match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
     is_dated = not match and hdrs.IF_UNMODIFIED_SINCE in headers  # If-Match comes first: 13.2.2
-    since = parse_required_date(request, "If-Unmodified-Since") if is_dated else None
+    since = parse_required_date(request, "If-Unmodified-Since", noun) if is_dated else None
     if none_match and none_match.any:
         return Condition(versions=[])  # no item may exist: of one that exists, no version is right
     return Condition(
@@ -160,10 +172,13 @@ def select_versions(
 ) -> list[int] | None:
     """Return the versions in the tags of this item; None if any version will do.
 
-    A strong comparison ignores weak tags (RFC 9110, 8.8.3.2).
+    A strong comparison ignores weak tags (RFC 9110, 8.8.3.2). It is for If-Match, which asks for
+    the state of the item: there, a tag of the release before will do. If-None-Match asks for the
+    bytes of the response, which are others now.
     """
     if not found or found.any:
         return None
     matches = [own_tag.fullmatch(tag.opaque) for tag in found.tags if not (strong and tag.weak)]
-    versions = [int(match[2]) for match in matches if match and int(match[1]) == item_id]
+    own = [match for match in matches if match and int(match[1]) == item_id]
+    versions = [int(match[2]) for match in own if strong or match[3] is None]
     return [version for version in versions if version <= MAX_INTEGER]

@@ -91,7 +91,7 @@ class MetricsPage:
         self._rendering = asyncio.Lock()
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """200, in Prometheus' text format; 401 without the token."""
+        """200, in Prometheus' text format; 401 without the token; 503 if this process has none."""
         if self._credentials:
             sent = ", ".join(request.headers.getall("Authorization", ()))  # two never match
             scheme, _, token = sent.partition(" ")
@@ -104,6 +104,8 @@ class MetricsPage:
         async with self._rendering:
             self._metrics.sample()
             body = await asyncio.to_thread(self._metrics.render)
+        if not body or not self._metrics.is_enabled:  # for Prometheus, it would be a success
+            raise Unavailable("it counts nothing, or its files are gone", Refusal.NOT_READY)
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return LargeResponse(Content(body, {"Content-Type": content_type}), {})
 

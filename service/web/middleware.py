@@ -9,14 +9,13 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from service.config import Server as Settings
-from service.context import RequestContext
 from service.errors import ExpectationFailed, MethodNotAllowed, PathNotFound, Refusal, Unavailable
 from service.telemetry.metrics import Metrics
 from service.web import problems
 from service.web.access_log import AccessLog
-from service.web.bodies import ClientGone
-from service.web.contexts import CONTEXT, SEC_FETCH_SITE, Contexts, require_allowed_origin
-from service.web.headers import POSITION, parse_position
+from service.web.context import CONTEXT, ClientGone, Contexts, RequestContext
+from service.web.cors import SEC_FETCH_SITE, require_allowed_origin
+from service.web.headers import POSITION, limit_headers, parse_position
 from service.web.route import Access, Route, Scope
 
 CHECK_INTERVAL_S = 0.5
@@ -30,17 +29,25 @@ class RequestCycle:
     once; a body that was not read ends its connection; a handler that is cancelled has ended before
     its response is sent.
 
-    A handler that needs more time adds it to `RequestContext.deadline`.
+    A handler that needs more time calls `RequestContext.extend`.
     One timer checks all requests: `asyncio.timeout` for each costs a read 27 calls more.
+    Without `keeps_connections`, each response ends its connection.
     """
 
     def __init__(
-        self, settings: Settings, access: Access, metrics: Metrics, access_log: AccessLog
+        self,
+        settings: Settings,
+        access: Access,
+        metrics: Metrics,
+        access_log: AccessLog,
+        *,
+        keeps_connections: bool = True,
     ) -> None:
         self.settings = settings
         self.contexts = Contexts(settings)
         self.is_draining = False  # set when the process is about to stop
-        self._routes: dict[Handler, Route] = {}
+        self._keeps_connections = keeps_connections
+        self._routes: dict[web.AbstractRoute, Route] = {}
         self._access = access
         self.metrics = metrics
         self.access_log = access_log
@@ -58,13 +65,12 @@ class RequestCycle:
         app[CYCLE] = self
         for route in sorted(routes, key=lambda route: "{" not in route.path):
             add = partial(app.router.add_route, expect_handler=check_expectation)
-            resource = add(route.method, route.path, route.handler).resource
-            self._routes[route.handler] = route._replace(
-                path=resource.canonical if resource else route.path,
-                is_open=self._access.is_open(route),
-            )
-            if route.method == "GET":
-                add("HEAD", route.path, route.handler)
+            for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+                added = add(method, route.path, route.handler)
+                self._routes[added] = route._replace(
+                    path=added.resource.canonical if added.resource else route.path,
+                    is_open=self._access.is_open(route),
+                )
         return app
 
     @property
@@ -80,14 +86,17 @@ class RequestCycle:
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:
-            if route := self._routes.get(handler):
+            limit_headers(request)
+            if route := self._routes.get(request.match_info.route):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:
                     require_allowed_origin(request.headers, self.settings.cors_origins)
-                if not route.is_open or hdrs.AUTHORIZATION in request.headers:
-                    await self._access.require(request, context, route)
+                if route.scope and (not route.is_open or hdrs.AUTHORIZATION in request.headers):
+                    context.caller, scope = await self._access.identify(request, context.caller)
+                    await self._access.require(request, route, context.caller, scope)
                 if route.scope is Scope.READ and POSITION in request.headers:
-                    context.min_transaction = parse_position(request)
+                    position = parse_position(request)
+                    context.caller = context.caller._replace(min_transaction=position)
             response = await handler(request)
         except asyncio.CancelledError:
             if not context.is_overdue:
@@ -99,7 +108,8 @@ class RequestCycle:
             response = _respond_to_error(request, error)
         finally:
             del self._running[task]
-        if self.is_draining or not request.content.is_eof():  # the rest of a body is not read
+        is_read = request.content.is_eof()  # the rest of a body is not read
+        if self.is_draining or not self._keeps_connections or not is_read:
             response.force_close()
         return response
 
@@ -134,9 +144,10 @@ async def run_beside(
 def _respond_to_error(request: web.Request, error: Exception) -> web.StreamResponse:
     """Respond to any error; those of aiohttp's router become ours."""
     if isinstance(error, ClientGone):
+        request[CONTEXT].report(error)
         return web.Response(status=NGINX_CLIENT_CLOSED)
     if isinstance(error, web.HTTPNotFound):
-        error = PathNotFound(problems.describe_path(request))
+        error = PathNotFound()
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
         if request.method == "OPTIONS":
@@ -162,10 +173,6 @@ async def add_common_headers(request: web.BaseRequest, response: web.StreamRespo
     for name, value in context.headers.items():
         if name not in headers or (name == "Vary" and value not in ", ".join(headers.getall(name))):
             headers.add(name, value)
-    if context.transaction:
-        headers[POSITION] = f"{context.transaction}"
-    if context.total_rows is not None:
-        headers["Total-Records"] = f"{context.total_rows}"
     if "Access-Control-Max-Age" in headers and "Allow" in headers:
         headers["Access-Control-Allow-Methods"] = headers["Allow"]
 

@@ -8,17 +8,15 @@ generated client.
 
 import re
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any
 
-import orjson
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema
 
 from service import __version__
-from service.web.contexts import WELL_FORMED_ID
+from service.web.context import WELL_FORMED_ID
 from service.web.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
 from service.web.headers import POSITIONS
 from service.web.problems import CONTENT_TYPE, find_problems, make_document
@@ -35,7 +33,7 @@ SECURITY_SCHEME = {
     "description": "The operator of the service gives tokens to clients, of the scope `read`, or"
     " `write`, which includes `read`.",
 }
-TAGS = {  # a resource may have one of its own
+TAGS = {  # each operation has one of these
     "Movies": "The movies of the catalogue and their genres.",
     "Health": "Checks for probes and load balancers.",
     "Reference": "The description of this API.",
@@ -69,20 +67,8 @@ HEADERS = {
     "RateLimit-Policy": _header("The limit that was reached: its name, `q` units in `w` seconds."),
     "RateLimit": _header("What is left of the limit: `r` units, and more in `t` seconds."),
     "WWW-Authenticate": _header("`Bearer` (RFC 6750), and what is missing.", required=False),
-    "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
+    "Content-Location": _header("The path of what is in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep it; for lists, the operator decides."),
-}
-PROBLEM_HEADERS = {  # by slug
-    "unauthorized": ("WWW-Authenticate",),
-    "forbidden": ("WWW-Authenticate",),
-    "idempotency-key-in-use": ("Retry-After",),
-    **dict.fromkeys(
-        ("not-found", "external-id-taken", "precondition-failed", "not-deleted", "not-kept"),
-        ("Catalogue-Position",),
-    ),
-    "upgrade-required": ("Upgrade",),
-    "limit-reached": ("Retry-After", "RateLimit", "RateLimit-Policy"),
-    "unavailable": ("Retry-After",),
 }
 REQUEST_ID = parameter(
     "X-Request-Id",
@@ -125,7 +111,7 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         servers=[{"url": "/", "description": "the service that this document comes from"}],
-        tags=[{"name": name, "description": TAGS.get(name, "")} for name in tags],
+        tags=[{"name": name, "description": TAGS[name]} for name in tags],
         plugins=[MarshmallowPlugin(schema_name_resolver=_name_schema)],
     )
     spec.components.security_scheme(TOKEN, SECURITY_SCHEME)
@@ -187,70 +173,23 @@ def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
     Its name has the slugs of its problems, separated by dots.
     """
     known = find_problems()
-    problems = sorted(known[slug] for slug in set(slugs))
+    kinds = [known[slug] for slug in sorted(set(slugs))]
     names = {}
-    for status in sorted({problem.status for problem, _ in problems}):
-        same = {each.slug: (each, detail) for each, detail in problems if each.status == status}
-        names[status] = ".".join(same)
+    for status in sorted({kind.problem.status for kind in kinds}):
+        same = [kind for kind in kinds if kind.problem.status == status]
+        names[status] = ".".join(kind.problem.slug for kind in same)
         if names[status] not in spec.components.responses:
-            headers = [PROBLEM_HEADERS.get(slug, ()) for slug in same]
             examples = {
-                slug: {"summary": each.title, "value": make_document(each, detail)}
-                for slug, (each, detail) in same.items()
+                each.problem.slug: {
+                    "summary": each.problem.title,
+                    "value": make_document(each.problem, each.detail),
+                }
+                for each in same
             }
             described = response(
-                ", or ".join(each.title for each, _ in same.values()),
-                tuple(chain.from_iterable(headers)),
+                ", or ".join(each.problem.title for each in same),
+                tuple(chain.from_iterable(each.header_names for each in same)),
                 {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
             )
             spec.components.response(names[status], described)
     return names
-
-
-# Of the short document.
-KEPT_OF_OPERATIONS = ("operationId", "summary", "description", "requestBody")
-KEPT_HEADERS = ("If-Match", "Idempotency-Key", "Prefer")
-SENT_SCHEMAS = ("Input", "Patch", "Batch")  # the ends of the names of what clients send
-LEFT_OUT = {
-    *("pattern", "example", "examples", "headers", "x-streams", "format", "readOnly"),
-    *("application/merge-patch+json", "x-enum-varnames", "minLength", "maxLength", "contact"),
-}
-
-
-def shorten(document: Json) -> Json:
-    """Return what agents need of the document: at most 25,000 characters.
-
-    The operations on data, with their successful responses, and without regular expressions and
-    descriptions of what responses have. A test holds the limit: then shorten what is described.
-    """
-    paths: dict[str, Json] = {}
-    for path, operations in document["paths"].items():
-        for method, each in operations.items():
-            if not {"Health", "Reference"}.intersection(each["tags"]):
-                short = {name: each[name] for name in each if name in KEPT_OF_OPERATIONS}
-                short["parameters"] = [
-                    one
-                    for one in each["parameters"]
-                    if one.get("in") in ("path", "query") or one.get("name") in KEPT_HEADERS
-                ]
-                short["responses"] = {n: r for n, r in each["responses"].items() if n[0] == "2"}
-                paths.setdefault(path, {})[method] = short
-    schemas: Json = {}
-    text = orjson.dumps(paths).decode()
-    while found := set(re.findall(r"#/components/schemas/(\w+)", text)) - schemas.keys():
-        for name in sorted(found):
-            schema = document["components"]["schemas"][name]
-            is_sent = name.endswith(SENT_SCHEMAS)
-            schemas[name] = schema if is_sent else _strip(schema, {"description"})
-        text = orjson.dumps(schemas).decode()
-    kept = {name: document[name] for name in ("openapi", "info", "servers")}
-    return dict(_strip({**kept, "paths": paths, "components": {"schemas": schemas}}, LEFT_OUT))
-
-
-def _strip(described: Any, names: AbstractSet[str]) -> Any:
-    """Return it without members of these names."""
-    if isinstance(described, list):
-        return [_strip(each, names) for each in described]
-    if isinstance(described, dict):
-        return {n: _strip(each, names) for n, each in described.items() if n not in names}
-    return described

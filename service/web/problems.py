@@ -10,7 +10,6 @@ from urllib.parse import quote
 import structlog
 from aiohttp import web
 
-from service.context import MAX_LOGGED_LENGTH
 from service.errors import (
     CatalogueError,
     Problem,
@@ -19,19 +18,21 @@ from service.errors import (
     Unavailable,
     WrongParameters,
 )
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT, MAX_LOGGED_LENGTH
+from service.web.headers import POSITION
 from service.web.responses import DirectResponse, json_response
 
 log = structlog.get_logger()
 
 REFERENCE = "/v1/docs"  # the page has a section for every slug
 CONTENT_TYPE = "application/problem+json"
-AN_ID = "{} takes an id of 1 to 2^63-1 in digits, without leading zeros"
 
 
-def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, tuple[Problem, str]]:
-    """Return all problems by slug, each with the detail of the first class that has it."""
-    found = {kind.problem.slug: (kind.problem, kind.detail)}
+def find_problems(
+    kind: type[CatalogueError] = CatalogueError,
+) -> dict[str, type[CatalogueError]]:
+    """Return the first class of each problem, by slug."""
+    found = {kind.problem.slug: kind}
     for each in kind.__subclasses__():
         found = find_problems(each) | found
     return found
@@ -43,6 +44,8 @@ def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     headers = {"Content-Type": CONTENT_TYPE}
     if isinstance(error, CatalogueError):
         headers |= error.headers
+        if error.transaction:
+            headers[POSITION] = f"{error.transaction}"
         if error.retry_after is not None:
             headers["Retry-After"] = f"{error.retry_after}"
     return json_response(body, headers, body["status"])
@@ -55,13 +58,9 @@ def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
     if not isinstance(error, CatalogueError) or isinstance(error, RuleBroken):
         log.error("request failed", **context.ids, path=path[:MAX_LOGGED_LENGTH], exc_info=error)
         error = CatalogueError()
-    detail = error.detail
-    if isinstance(error, Unavailable):
-        context.refusal = error.refusal
-    if isinstance(error, Unavailable | StatementFailed):
-        context.reason = str(error)
-    elif text := str(error):
-        detail = text
+    context.report(error)
+    is_internal = isinstance(error, Unavailable | StatementFailed)
+    detail = error.detail if is_internal else str(error) or error.detail
     failures = [
         {"parameter": field, "detail": text}
         if isinstance(error, WrongParameters)
@@ -89,20 +88,3 @@ def make_document(
         **({"errors": failures} if failures else {}),
         "request_id": request_id,
     }
-
-
-def describe_path(request: web.Request) -> str | None:
-    """Name the path that the client may have meant, or say what an id is."""
-    path = request.rel_url.raw_path
-    shorter = path.rstrip("/")
-    description = None
-    for resource in request.app.router.resources():
-        pattern = resource.get_info().get("pattern")
-        for meant in (shorter, f"/v1{shorter}"):
-            exists = pattern.fullmatch(meant) if pattern else meant == resource.canonical
-            if exists and meant != path:
-                return f"did you mean {meant}?"
-        before, has_id, _ = resource.canonical.partition("{id}")
-        if has_id and before.removeprefix("/v1") in path:
-            description = description or AN_ID.format(resource.canonical)
-    return description

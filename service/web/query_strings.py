@@ -17,7 +17,7 @@ from marshmallow.fields import Field
 
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.errors import Failure, WrongParameters, quote
-from service.web.fields import Values
+from service.web.fields import MAX_LISTED, Values
 
 MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
@@ -184,12 +184,12 @@ def parse_query(query: str, schema: Schema) -> Values:
     for name, text in pairs:
         texts.setdefault(name, []).append(text)
     for name, given in texts.items():
-        if name not in known:
+        if name not in known and len(failures) < MAX_LISTED:  # a URL may have 2,700
             names = ", ".join(known) or "none here"
             failures[name] = f"unknown parameter {quote(name)}; there are {names}"
-        elif len(given) > 1 and known[name].schema["type"] != "array":
+        elif name in known and len(given) > 1 and known[name].schema["type"] != "array":
             failures[name] = f"must be given once, as {known[name].expected}"
-    joined = {name: ",".join(given) for name, given in texts.items() if name not in failures}
+    joined = {name: ",".join(texts[name]) for name in known.keys() & texts.keys() - failures.keys()}
     try:
         values = schema.load(joined)
     except ValidationError as error:

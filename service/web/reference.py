@@ -6,12 +6,11 @@ styles.
 
 import re
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cache, cached_property
 from html import escape
 from pathlib import Path
 from string import Template
 
-import orjson
 from aiohttp import web
 from markdown_it import MarkdownIt
 
@@ -25,7 +24,6 @@ from service.web.describe import (
     parameter,
     response,
 )
-from service.web.openapi import shorten
 from service.web.responses import (
     Content,
     cacheable_response,
@@ -65,7 +63,6 @@ Index = make_schema(
     openapi=field("the path of the OpenAPI document", INDEX["openapi"]),
 )
 FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
-FOR = parameter("for", "query", "A short document, for agents.", enum=["agents"])
 FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
 DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 SHOW_INDEX = Operation(
@@ -80,7 +77,7 @@ SHOW_DOCUMENT = Operation(
     "Get this API in OpenAPI 3.1",
     "For tools such as client generators, gateways and tests.",
     response("The document.", ("ETag",), {"application/json": {"schema": DOCUMENT}}),
-    (FOR, IF_NONE_MATCH),
+    (IF_NONE_MATCH,),
     tag="Reference",
 )
 SHOW_PAGE = Operation(
@@ -113,26 +110,16 @@ class Reference:
     """
 
     def __init__(self, make_document: Callable[[], Json]) -> None:
-        try:
-            self._files = {
-                path.name: make_content(path.read_bytes(), FILES[path.name])
-                for path in (*FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
-                if path.name in FILES
-            }
-            self._page = make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
-        except OSError as error:  # a deployment without docs/ or clients/
-            raise OperatorError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        self._files, self._page = _read_contents()
         self._make_document = make_document
 
     async def document(self, request: web.Request) -> web.StreamResponse:
-        """200 and the OpenAPI document, or a short one for agents."""
-        is_short = request.query.get("for") == "agents"
-        return cacheable_response(request, self._contents[is_short])
+        """200 and the OpenAPI document."""
+        return cacheable_response(request, self._content)
 
     @cached_property
-    def _contents(self) -> tuple[Content, Content]:
-        document = self._make_document()
-        return make_content(encode_json(document)), make_content(orjson.dumps(shorten(document)))
+    def _content(self) -> Content:
+        return make_content(encode_json(self._make_document()))
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """200 and the page."""
@@ -150,13 +137,26 @@ def make_routes(reference: Reference) -> list[Route]:
     """Return the routes."""
     root = SHOW_INDEX._replace(name="show_root_index")
     return [
-        # A route is found by its handler, so each needs its own.
-        Route("GET", "/", partial(show_index), Scope.NONE, root),
+        Route("GET", "/", show_index, Scope.NONE, root),
         Route("GET", "/v1", show_index, Scope.NONE, SHOW_INDEX),
         Route("GET", "/v1/openapi.json", reference.document, Scope.NONE, SHOW_DOCUMENT),
         Route("GET", "/v1/docs", reference.page, Scope.NONE, SHOW_PAGE),
         Route("GET", "/v1/docs/{file}", reference.file, Scope.NONE, SHOW_FILE),
     ]
+
+
+@cache  # the workers of gunicorn get what their master has read
+def _read_contents() -> tuple[dict[str, Content], Content]:
+    """Return the files by name, and the page."""
+    try:
+        files = {
+            path.name: make_content(path.read_bytes(), FILES[path.name])
+            for path in (*FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
+            if path.name in FILES
+        }
+        return files, make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
+    except OSError as error:  # a deployment without docs/ or clients/
+        raise OperatorError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _render_page() -> bytes:

@@ -16,7 +16,7 @@ from wsgiref.handlers import format_date_time
 import orjson
 from aiohttp import ClientConnectionResetError, HttpVersion10, hdrs, web
 
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT
 from service.web.headers import POSITION, parse_date, parse_tags, prefers_gzip
 
 JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
@@ -52,8 +52,6 @@ class DirectResponse(web.StreamResponse):
         fields = {**context.headers, **self.own_headers}
         if "Vary" in self.own_headers and "Vary" in context.headers:
             fields["Vary"] = f"{self.own_headers['Vary']}, {context.headers['Vary']}"
-        if context.transaction:
-            fields[POSITION] = f"{context.transaction}"
         if self._has_length:
             fields["Content-Length"] = f"{len(self.body)}"
         if self._is_last or not request.keep_alive or request.version == HttpVersion10:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from service.context import RequestContext
+from service.database.caller import Caller
 
 # The id in a path. No leading zeros, so that an item has one path; `\d` would match digits of other
 # scripts.
@@ -64,8 +64,18 @@ class Access(Protocol):
     def is_open(self, route: Route) -> bool:
         """Whether every request without a token may use the route."""
 
-    async def require(self, request: web.Request, context: RequestContext, route: Route) -> None:
-        """Raise a `CatalogueError` if this request may not use the route now."""
+    async def identify(self, request: web.Request, caller: Caller) -> tuple[Caller, Scope]:
+        """Return the caller with the client whose token was sent, and the scope of the caller.
 
-    async def charge_more(self, request: web.Request, units: int, charged: int) -> None:
-        """Charge so many units, less those `charged` for the route; raises as `require`."""
+        Raises a `CatalogueError` if the token is wrong.
+        """
+
+    async def require(
+        self, request: web.Request, route: Route, caller: Caller, scope: Scope
+    ) -> None:
+        """Raise a `CatalogueError` if a caller of this scope may not use the route now."""
+
+    async def charge_more(
+        self, request: web.Request, caller: Caller, units: int, charged: int
+    ) -> None:
+        """Charge `units` minus those `charged` for the route; raises as `require`."""

@@ -15,7 +15,7 @@ from aiohttp.http_exceptions import InvalidHeader, InvalidURLError, LineTooLong
 from service.config import Config
 from service.errors import BadRequest, CatalogueError, ExpectationFailed, OperatorError
 from service.web import problems
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT
 from service.web.middleware import CYCLE
 
 log = structlog.get_logger()

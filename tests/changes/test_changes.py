@@ -10,12 +10,23 @@ import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
 from metric_values import TOKEN, read_metrics
-from support import Environment, Execute, Patch, add_movies, get_app, hold, run_here, until
+from support import (
+    Environment,
+    Execute,
+    Patch,
+    add_movies,
+    copy_pages,
+    follow,
+    get_app,
+    hold,
+    run_here,
+    until,
+)
 
 from service.changes import feed as changes
 from service.changes import handlers as web_changes
 from service.changes import waiting as waiting_changes
-from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor
+from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor, make_expiry
 from service.changes.handlers import decode_change, encode_change
 from service.changes.waiting import Waiting, divide_page
 from service.database import clearing
@@ -24,6 +35,8 @@ from service.database.migrations import session as migration_session
 from service.database.statements import Statements
 from service.web.middleware import CYCLE
 from service.web.pages import seal
+
+EXPIRY = make_expiry(keep_days=7)
 
 PATH = "/v1/changes"
 ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')"
@@ -251,6 +264,30 @@ async def test_a_transaction_that_is_open_holds_back_later_ones(
     assert brief(await read_all(client, 2, after)) == [("created", 1, 1), ("created", 2, 1)]
 
 
+async def test_a_copy_is_right_whatever_the_order_of_a_movies_changes(
+    client: Client, database: str
+) -> None:
+    """A transaction may get its number before another one changes the row that it waits for."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    copy, after = await copy_pages(client)
+    seen = []
+    for method, sql in (
+        ("PATCH", "update movies set year = 2018"),
+        ("DELETE", "select restore_movies('{1}')"),
+    ):
+        with hold(database, "select pg_current_xact_id()") as other:
+            body = {"year": 2017} if method == "PATCH" else None
+            assert (await client.request(method, path, json=body)).status == 200
+            other.cursor().execute(sql)
+            other.commit()
+        seen += brief(await read_all(client, 2, after))
+        number, after = await follow(client, copy, after)
+        movie = (await (await client.get(path)).json())["movie"]
+        assert (number, copy) == (2, {1: movie["version"]})
+
+    assert seen == [("updated", 1, 3), ("updated", 1, 2), ("created", 1, 4), ("deleted", 1, 3)]
+
+
 async def test_the_feed_says_how_far_it_is_behind(
     start: Start, server_url: str, execute: Execute, monkeypatch: Patch
 ) -> None:
@@ -342,7 +379,7 @@ def watch_polls(monkeypatch: Patch, gate: asyncio.Event | None = None) -> Counte
 
     async def spy(self: Statements, name: str, *given: Any, **options: Any) -> Any:
         if name == "get_changes":
-            kind = "request" if options["waiting"] else "poll"
+            kind = "request" if options["callers"] else "poll"
             sent[kind] += 1
             if kind == "poll" and gate:
                 await gate.wait()
@@ -537,9 +574,9 @@ async def test_cleared_changes_expire_cursors(
     behind = await find_end(client)
     add_movies(execute, "d")
     execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id < 4")
-    keeper = Clearing(statements, keep_days=7)
+    keeper = Clearing(statements, [EXPIRY])
 
-    cleared = [await keeper.clear("clear_changes") for _ in range(3)]
+    cleared = [await keeper.clear(EXPIRY) for _ in range(3)]
 
     assert cleared == [2, 1, 0]
     assert await expired(client, before)
@@ -560,9 +597,9 @@ async def test_processes_that_clear_in_turn_leave_nothing_behind(
             f" select '{transaction}', n, n, 1, 'created', now() - interval '1 year'"
             f" from unnest(array{[*ids]}) as n"
         )
-    keepers = [Clearing(statements, keep_days=7) for _ in range(2)]
+    keepers = [Clearing(statements, [EXPIRY]) for _ in range(2)]
 
-    cleared = [await keepers[number % 2].clear("clear_changes") for number in range(6)]
+    cleared = [await keepers[number % 2].clear(EXPIRY) for number in range(6)]
 
     assert sum(cleared) == 11
     assert execute("select transaction, id from movie_changes") == []
@@ -574,12 +611,12 @@ async def test_two_processes_do_not_clear_at_once(
     """One clears, the other one does not wait for it."""
     add_movies(execute, "a")
     execute("update movie_changes set changed_at = now() - interval '8 days'")
-    keeper = Clearing(statements, keep_days=7)
+    keeper = Clearing(statements, [EXPIRY])
 
     with hold(database, "select from movie_feed for update") as other:
-        first = await keeper.clear("clear_changes")
+        first = await keeper.clear(EXPIRY)
         other.rollback()
-    second = await keeper.clear("clear_changes")
+    second = await keeper.clear(EXPIRY)
 
     assert (first, second) == (0, 1)
 
@@ -638,7 +675,7 @@ async def test_a_restored_dump_does_not_expire_new_cursors(
     assert len(await read_all(client, 2)) == len(await read_all(client, 2, after)) == 2
 
     execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id = 1")
-    await Clearing(statements, keep_days=7).clear("clear_changes")
+    await Clearing(statements, [EXPIRY]).clear(EXPIRY)
 
     assert await expired(client, after)
 

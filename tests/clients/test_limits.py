@@ -6,7 +6,7 @@ from support import Patch, StoppedClock
 
 from service.clients.limits import Limits
 from service.config import Limits as Settings
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.errors import LimitReached, OperatorError
 from service.telemetry.metrics import Metrics
 
@@ -31,7 +31,7 @@ async def take(
 ) -> LimitReached | None:
     """Charge the client; return the refusal."""
     try:
-        await limits.charge(RequestContext("id", "GET", address, {}, client_id=client_id), cost)
+        await limits.charge(Caller(address, client_id), cost)
     except LimitReached as refusal:
         return refusal
     return None

@@ -1,6 +1,7 @@
 """429: the rate limit of each client or address."""
 
 import json
+from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
@@ -60,9 +61,11 @@ async def test_the_response_says_what_the_limit_is_and_when_to_come_back(
     assert (await client.get("/v1/movies")).status == 200
 
 
-def make_batch(movies: int, *, blanks: int = 0, more: bytes = b"") -> bytes:
+def make_batch(
+    movies: int, *, movie: dict[str, Any] = MOANA, blanks: int = 0, more: bytes = b""
+) -> bytes:
     """Return the bytes of a request that creates so many movies."""
-    body = json.dumps({"movies": [MOANA] * movies}).encode() + blanks * b" "
+    body = json.dumps({"movies": [movie] * movies}).encode() + blanks * b" "
     head = b"POST /v1/movies/batch HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n" % len(body)
     return head + more + b"\r\n" + body
 
@@ -89,19 +92,34 @@ UNITS: list[tuple[bytes, int]] = [
     (make_batch(30), 30),
     (make_batch(2, blanks=200_000), 4),
     (make_batch(30, more=b"Prefer: handling=lenient\r\n"), 30),
+    # Also if they are wrong.
+    (make_batch(30, movie={}), 30),
+    (make_batch(30, movie={}, more=b"Prefer: handling=lenient\r\n"), 30),
+    (make_batch(101, movie={}), 100),
+    (make_batch(0), 1),
+    (make_batch(30, movie={}).replace(b"POST", b"PUT"), 30),
+    (make_batch(30, movie={}).replace(b"POST", b"PATCH"), 30),
+    (make_batch(30, movie={}).replace(b"batch", b"batch/delete"), 30),
+    (make_batch(30).replace(b'movies"', b'Movies"'), 1),
+    # By what is asked for.
+    (b"GET /v1/changes HTTP/1.1\r\nHost: a\r\n\r\n", 10),
+    (b"GET /v1/changes?limit=1&wait=0 HTTP/1.1\r\nHost: a\r\n\r\n", 10),
+    (b"GET /v1/changes?limit=219 HTTP/1.1\r\nHost: a\r\n\r\n", 10),
+    (b"HEAD /v1/changes?limit=1000 HTTP/1.1\r\nHost: a\r\n\r\n", 50),
+    (b"GET /v1/changes?limit=1001 HTTP/1.1\r\nHost: a\r\n\r\n", 10),
 ]
 
 
 async def test_lists_and_large_bodies_take_more_units(start: Start, clock: StoppedClock) -> None:
     """As docs/clients/contract.md says."""
-    client = await start(limits__rate=1, limits__burst=30)
+    client = await start(limits__rate=1, limits__burst=100)
 
     for sent, units in UNITS:
         await send_raw(client, sent)
         left = 0
         while (await client.get("/v1/movies/1")).status != 429:
             left += 1
-        assert left == 30 - units, sent[:100]
+        assert left == 100 - units, sent[:100]
         clock.now += 1000  # all units are back
 
 

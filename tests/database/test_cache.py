@@ -14,14 +14,14 @@ from servers import fetch, run, standby
 from support import FAST, Execute, hold, wait_until
 
 from service.app import EXPECTED
-from service.context import RequestContext
+from service.changes.feed import DETECT
 from service.database import cache as caching
 from service.database import embedded, query_files
 from service.database.cache import ResultCache
+from service.database.caller import NOBODY
 from service.database.migrations import runner as migrations
 from service.database.statements import Statements
 
-CONTEXT = RequestContext("id", "GET", "address", {})
 ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')"
 REPEATABLE = "begin isolation level repeatable read; select from movies; truncate movies; commit"
 REBUILD_FEED = """
@@ -31,6 +31,14 @@ create table feed as table movie_feed; drop table movie_feed; alter table feed r
 RESTORE = """
 insert into movie_changes (transaction, movie_id, version, kind)
 values ('9223372036854775807', 1, 1, 'created')
+"""
+REPLACE_FILTER = """
+create or replace function movie_matches(m movies, filter jsonb) returns boolean
+language sql stable return m.year < 2000
+"""
+OWN_TRIGGER = """
+create function act() returns trigger language plpgsql as $$ begin return new; end $$;
+create trigger movies_record_audit after insert on movies for each row execute function act()
 """
 NEXT_TRANSACTION = "select pg_current_xact_id()"
 IsKept = Callable[[], Coroutine[None, None, bool]]
@@ -45,9 +53,9 @@ def keep(cache: ResultCache[str], size: int = 1, key: str = "key") -> None:
 async def cache(statements: Statements, execute: Execute) -> ResultCache[str]:
     """A cache with a result that was found to be current; there is a movie."""
     execute(ADD)
-    cache = ResultCache[str](statements, is_on=True)
+    cache = ResultCache[str](statements, DETECT)
     keep(cache)
-    assert await cache.get("key", CONTEXT) is None  # nothing is known before the first check
+    assert await cache.get("key", NOBODY) is None  # nothing is known before the first check
     keep(cache)
     return cache
 
@@ -57,7 +65,7 @@ def is_kept(cache: ResultCache[str]) -> IsKept:
     """Return a function that tells whether the result is still returned."""
 
     async def ask() -> bool:
-        return await cache.get("key", CONTEXT) == "page"
+        return await cache.get("key", NOBODY) == "page"
 
     return ask
 
@@ -80,6 +88,7 @@ def is_kept(cache: ResultCache[str]) -> IsKept:
         "checkpoint",
         "alter table movies disable trigger movies_record_updated",
         "drop trigger movies_record_created on movies",
+        REPLACE_FILTER,
     ],
 )
 async def test_a_change_ends_the_epoch(is_kept: IsKept, execute: Execute, change: str) -> None:
@@ -99,6 +108,7 @@ async def test_a_change_ends_the_epoch(is_kept: IsKept, execute: Execute, change
         "update movies set year = year",
         NEXT_TRANSACTION,
         RESTORE,
+        OWN_TRIGGER,
     ],
 )
 async def test_what_changes_nothing_keeps_results(
@@ -201,8 +211,8 @@ async def test_memory_is_bounded(cache: ResultCache[str], is_kept: IsKept) -> No
     keep(cache, caching.MAX_BYTES // 2, "third")
 
     assert await is_kept()
-    assert await cache.get("other", CONTEXT) is None
-    assert await cache.get("third", CONTEXT) == "page"
+    assert await cache.get("other", NOBODY) is None
+    assert await cache.get("third", NOBODY) == "page"
 
 
 def test_the_state_is_another_one_after_a_crash_and_a_start(folder: Path) -> None:

@@ -180,6 +180,13 @@ GET_A = "-- name: get_a()\n"
         # A name line. See also `MISSPELT`.
         (f"{GET_A}select 1; -- name: get_b()\nselect 2;\n", f"2: {NAME}"),
         (f"{GET_A}select 1\n;\n\nselect 2;\n", f"5: {BEFORE_NAME}: a semicolon ends get_a"),
+        *(
+            (
+                f"{GET_A}-- A.\n{start};\n\nselect 1;\n",
+                "3: expected one statement, with settings as lines",
+            )
+            for start in ("begin", "SET work_mem = '8MB'", "start transaction")
+        ),
         (f"{GET_A}select 1; select 2;\n", f"2: {BEFORE_NAME}"),
         (f"{GET_A}select 1;\n-- name: get_b()\n/* A\n*/\n ;\n", "3: empty sql for: get_b"),
         # A setting.

@@ -813,6 +813,41 @@ async def test_a_replica_serves_again_after_a_failover(
     assert {*list_events(logs, "replica used")} == {name_server(servers.second)}
 
 
+async def test_a_failover_that_loses_changes_expires_cursors_at_once(
+    start: Start, own_cluster: Servers
+) -> None:
+    """Before, primary and standbys have the same cursors; afterwards, no checkpoint is needed."""
+    servers = own_cluster
+    client = await start(database__url=name_hosts(servers))
+    reader = await start(database__url=servers.second)
+    path, _ = await create(client)
+    servers.catch_up()
+    replicate(servers.first, None)
+    await client.patch(path, json={"year": 1999})
+    catch_up(servers.primary, servers.second)
+
+    async def ask(asked: Client, after: str = "") -> tuple[int, Any]:
+        response = await asked.get("/v1/changes", params={"after": after} if after else {})
+        return response.status, await response.json()
+
+    _, page = await ask(client)
+    cursor = page["metadata"]["next_cursor"]
+    on_standby = await ask(reader, cursor)
+    kill_postgres(servers.primary)
+    promote(servers.first)
+
+    async def is_written() -> bool:
+        return (await client.patch(path, json={"year": 2001})).status == 200
+
+    await until(is_written)
+    await client.patch(path, json={"year": 2002})  # it has the lost transaction's number, or more
+    status, problem = await ask(client, cursor)
+
+    assert [change["version"] for change in page["changes"]] == [1, 2]
+    assert (on_standby[0], on_standby[1]["changes"]) == (200, [])
+    assert (status, problem["title"]) == (410, "Cursor expired")
+
+
 async def test_a_standby_that_is_ahead_of_the_new_primary_is_left_out(
     start: Start, own_cluster: Servers, logs: Logs
 ) -> None:

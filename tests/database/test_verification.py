@@ -1,6 +1,7 @@
 """Tests the verification of a real database: its migrations, and every query."""
 
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
@@ -24,7 +25,7 @@ from support import (
     with_user,
 )
 
-from service.app import EXPECTED
+from service.app import EXPECTED, create_app
 from service.config import Config
 from service.database import connections, query_files
 from service.database.connections import Connector
@@ -34,6 +35,7 @@ from service.database.query import Expected
 from service.database.query_testing import explain_query
 from service.database.verification import verify_database, verify_queries
 from service.errors import Contended, OperatorError, Unavailable
+from service.web.server import Runner
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
@@ -249,6 +251,61 @@ async def test_other_than_the_service_expects_is_refused(
     assert await refused(text, get_a=expected) == f"a.sql:{reason}"
 
 
+FILTER = "create or replace function movie_matches(m movies, filter jsonb) returns boolean"
+PARSED, TEXT = "language sql stable return {}", "language sql stable as $$ select {} $$"
+REFUSED_CONDITIONS = [
+    "m.id not in (select a.id from audit as a)",
+    "not exists (select from audit as a where a.id = m.id)",
+    "m.id <> all (array(select a.id from audit as a))",
+    "random() < 2",
+]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            body.format(f"{each} and {{}}")
+            for each in REFUSED_CONDITIONS
+            for body in (PARSED, TEXT)
+        ),
+        *(
+            f"{more} {PARSED}"
+            for more in ("security definer", "set search_path = public", "strict")
+        ),
+        TEXT.format("{} limit 1"),
+        TEXT.format("true; select {}"),
+        TEXT.replace("select", "with a as (select 1) select"),
+        "language sql stable begin atomic select true; select {}; end",
+    ],
+)
+async def test_a_filter_that_reads_the_whole_table_is_refused(
+    connection: aiopg.Connection, execute: Execute, body: str
+) -> None:
+    """PostgreSQL cannot put its text in place of its calls. A function of one's own looks it up."""
+    execute(
+        "create table audit (id bigint); create function is_in_audit(bigint) returns boolean"
+        " language plpgsql stable parallel safe as"
+        " $$ begin return exists (select from audit as a where a.id = $1); end $$"
+    )
+    [(text,)] = execute(
+        "select pg_get_function_sqlbody('movie_matches(movies, jsonb)'::regprocedure)"
+    )
+    condition = text.removeprefix("RETURN ")
+
+    execute(f"{FILTER} {body.format(condition)}")
+    with pytest.raises(OperatorError) as caught:
+        await verify_database(connection, VERSIONS, LOADED)
+    for right in (PARSED, TEXT):
+        execute(f"{FILTER} {right.format(f'not is_in_audit(m.id) and {condition}')}")
+        assert await verify_database(connection, VERSIONS, LOADED)
+
+    assert re.match(
+        r"queries/\w+\.sql:\d+: \w+ would read the whole table: movie_matches must not have a",
+        str(caught.value),
+    )
+
+
 async def test_a_write_that_lost_its_condition_is_refused(
     refused: Refused, execute: Execute
 ) -> None:
@@ -333,7 +390,18 @@ ACT = (
     " $$ begin return new; end $$; create trigger"
 )
 ADD = "insert into movies (title, year, runtime, genres) values ('a', 2000, 1, '{a}')"
+ADD_MANY = ADD.replace("values ('a'", "select 'a'").replace("'{a}')", "'{a}'")
+ADD_MANY += " from generate_series(1, 20000); alter table movies set (autovacuum_enabled = off)"
+UNANALYZED = "movies has no statistics, so that lists are slow: run analyze movies"
 BEHIND = f"{ACT} zzzz before update on movies for each row execute function act()"
+BEHIND_OF_CLIENTS = (
+    f"{BEHIND.replace('on movies', 'on clients')}; create trigger zzz_clients_keep_version"
+    " before update on clients for each row execute function act()"
+)
+HIDE_CLIENTS = (
+    "alter table clients enable row level security;"
+    " create policy readable on clients for select using (true)"
+)
 ADD_TO_KEPT = "alter table kept add constraint movies_runtime_positive check (runtime > 0)"
 DROP = "alter table movies drop constraint movies_runtime_positive"
 OFF = "select switch_movie_feed(false)"
@@ -343,6 +411,7 @@ RESTRICT = (
     " for each row execute function movies_keep_version()"
 )
 
+COPY_IT = "copy it from schema.sql, or delete its name from get_schema_faults in queries/schema.sql"
 BEHIND_IDS = (
     "sequence movies_id_seq is behind the ids of movies:"
     " run select setval('movies_id_seq', max(id)) from movies"
@@ -399,7 +468,22 @@ RESORTED_ALL = (
         ("alter table movies alter year drop not null", "not null of column year is missing"),
         ("alter table movies alter version drop default", "default of column version is missing"),
         ("delete from movie_feed", "row of movie_feed is missing"),
-        ("alter table movies enable row level security", "row level security of movies is enabled"),
+        (
+            "alter table movies enable row level security",
+            "row level security of movies is enabled, and no policy is for select, insert, update,",
+        ),
+        (
+            HIDE_CLIENTS,
+            "row level security of clients is enabled, and no policy is for insert, update, delete",
+        ),
+        (
+            "grant execute on function movies_record_created() to public",
+            "function movies_record_created() can be used by public in other triggers",
+        ),
+        (
+            BEHIND_OF_CLIENTS,
+            "trigger zzzz runs behind zzz_clients_keep_version, so that its changes have ",
+        ),
         (
             f"{ADD}; truncate search_words",
             "search_words is empty, so that nothing is suggested: run select add_search_words()",
@@ -408,6 +492,11 @@ RESORTED_ALL = (
             "create rule lose as on insert to movie_changes do instead nothing",
             "rule lose of movie_changes changes what statements do",
         ),
+        (
+            f"{ADD_MANY}; update pg_class set reltuples = -1 where relname = 'movies'",
+            UNANALYZED,
+        ),
+        (f"{ADD_MANY}; update pg_class set reltuples = 20000 where relname = 'movies'", UNANALYZED),
         (f"{ADD}; alter table movies alter id restart", BEHIND_IDS),
         (f"{ADD_CLIENT}; alter table clients alter id restart", BEHIND_CLIENTS),
         *(
@@ -437,32 +526,53 @@ RESORTED_ALL = (
         ),
         (
             BEHIND,
-            f"trigger zzzz runs behind {LAST}, so that its changes have no version: rename it",
+            f"trigger zzzz runs behind {LAST}, so that its changes have no version",
         ),
     ],
 )
 async def test_what_the_schema_lacks_is_logged(
     settings: Callable[..., Config], execute: Execute, logs: Logs, sql: str, fault: str
 ) -> None:
-    """By the start, which goes on: the service may work for long without it."""
+    """By the start, which goes on. After the statements that the line names, nothing is wrong."""
     ((name,),) = execute("select current_database()")
     execute(sql.replace("DATABASE", name))
 
     await verify_queries(settings(), LOADED)
-
     (line,) = logs
+    verb, _, remedy = line["reason"].rpartition(": ")[2].partition(" ")
+    logs.clear()
+    if verb == "run" and "setval" not in sql:  # no sequence of PostgreSQL goes further
+        for statement in remedy.partition(", or ")[0].split(";"):
+            execute(statement)
+        await verify_queries(settings(), LOADED)
+
     assert (line["event"], line["log_level"]) == ("schema incomplete", "warning")
-    assert line["reason"] == fault.replace("DATABASE", name)
+    assert line["reason"].startswith(fault.replace("DATABASE", name))
+    assert verb in {"run", "copy", "replace"}
+    assert logs == []
 
 
-def test_queries_refuses_what_the_schema_lacks(execute: Execute, environment: Environment) -> None:
-    """The command is for a DBA, who can repair it."""
-    execute("drop index movies_year")
+@pytest.mark.parametrize(
+    ("sql", "fault"),
+    [
+        ("drop index movies_year", f"index movies_year is missing: {COPY_IT}"),
+        # PostgreSQL's message would be about the first query that deletes.
+        (
+            "create rule lose as on delete to movies do instead nothing",
+            "rule lose of movies changes what statements do: run drop rule lose on movies",
+        ),
+    ],
+)
+def test_queries_refuses_what_the_schema_lacks(
+    execute: Execute, environment: Environment, sql: str, fault: str
+) -> None:
+    """The command is for a DBA, who can repair it; before mistakes in queries, its effects."""
+    execute(sql)
 
     status, out, err = run_here(environment, "queries")
 
     assert (status, out) == (1, "")
-    assert err == ("Error: the schema lacks what the service needs: index movies_year is missing\n")
+    assert err == f"Error: the schema is not as the service needs it: {fault}\n"
 
 
 @pytest.mark.parametrize(
@@ -490,7 +600,7 @@ def test_the_needed_triggers_indexes_and_constraints_are_all_in_the_query(execut
     """All that the migrations make, except of tables that requests do not need."""
     text = LOADED["get_schema_faults"].sql
     made = execute(
-        "select tgname from pg_trigger where tgrelid = 'movies'::regclass and not tgisinternal"
+        "select tgname from pg_trigger where not tgisinternal"
         " union select x.relname from pg_index join pg_class as x on x.oid = indexrelid"
         " where x.relnamespace = 'public'::regnamespace"
         " union select conname from pg_constraint where conrelid in"
@@ -503,6 +613,21 @@ def test_the_needed_triggers_indexes_and_constraints_are_all_in_the_query(execut
     names = {name for (name,) in made if not name.startswith(others)}
     assert len(names) > 40
     assert {name for name in names if f"'{name}'" not in text} == set()
+
+
+@pytest.mark.parametrize(
+    "table", [each[4:] for each in EXPECTED if f"delete_{each[4:]}" in EXPECTED]
+)
+def test_the_table_of_each_resource_is_in_the_query(execute: Execute, table: str) -> None:
+    """Its limits, its order of triggers if it has versions, and its ids."""
+    text = LOADED["get_schema_faults"].sql
+    columns = "select attname from pg_attribute where attrelid = %s::regclass"
+    needed = [f"'{table}_limit_{change}'" for change in ("inserted", "updated", "deleted")]
+    needed += [f"('{table}', (select max("]
+    if ("version",) in execute(columns, table):
+        needed += [f"'zzz_{table}_keep_version'"]
+
+    assert [each for each in needed if each not in text] == []
 
 
 # Privileges.
@@ -647,13 +772,34 @@ async def test_mistakes_are_found_in_a_read_only_database(
 
 
 async def test_a_query_that_waits_for_a_lock_is_named_but_not_refused(
-    verify: Verify, database: str
+    verify: Verify, execute: Execute, database: str
 ) -> None:
     """A migration may lock its table."""
-    with hold(database, "lock table movies"), pytest.raises(Contended) as caught:
-        await verify("\n-- name: get_a()\nselect id from movies;\n")
+    execute("create table a (id bigint)")
+    with hold(database, "lock table a"), pytest.raises(Contended) as caught:
+        await verify("\n-- name: get_a()\nselect id from a;\n")
 
-    assert "a.sql:2): canceling statement due to statement timeout" in str(caught.value)
+    assert "a.sql:2): canceling statement due to lock timeout" in str(caught.value)
+
+
+async def test_a_mistake_is_refused_however_slow_the_database_is(
+    refused: Refused, settings: Callable[..., Config], checkout: Path, database: str
+) -> None:
+    """Also behind a query that waits for a lock, or if the check takes longer than a request."""
+    locked = "-- name: get_a()\nselect id from clients;\n"
+    slow = "-- name: add_b()\nselect 'b' as b, pg_sleep(1.5)::text as c;\n"
+    with hold(database, "lock table clients"):
+        reason = await refused(f"{locked}-- name: get_c()\nselect titel from movies;\n")
+    slow_reason = await refused(slow, add_b=writes(b=str))
+    with (checkout / "queries" / "clients.sql").open("a") as file:
+        file.write("-- name: get_d()\nselect titel from movies;\n")
+
+    app = create_app(settings(root=checkout, database__acquire_timeout=0.001))
+    with pytest.raises(OperatorError, match='column "titel" does not exist'):
+        await Runner(app).setup()
+
+    assert reason == 'a.sql:4: column "titel" does not exist'
+    assert slow_reason == "a.sql:1: add_b must return the columns b; it returns b, c"
 
 
 async def test_it_does_not_wait_for_an_import(connection: aiopg.Connection, database: str) -> None:

@@ -408,7 +408,7 @@ async def test_the_preference_is_read_as_rfc_7240_says(client: Client) -> None:
 
 async def test_a_hostile_preference_is_read_at_once(client: Client) -> None:
     """Strings that do not end: each quotation mark must not search the rest of the header."""
-    headers = [("Prefer", '"x' + '\\"' * 3900)] * 8
+    headers = [("Prefer", '"x' + '\\"' * 3900)] * 4
     started = time.monotonic()
 
     response = await client.post(BATCH, json={"movies": [MOANA]}, headers=headers)

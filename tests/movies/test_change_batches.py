@@ -7,6 +7,8 @@ import pytest
 from conftest import Client, Start
 from support import Execute, add_movies, hold, movie_tag
 
+from service.database import MAX_BIGINT
+
 BATCH, DELETE = "/v1/movies/batch", "/v1/movies/batch/delete"
 LENIENT = {"Prefer": "handling=lenient"}
 PATCHES = ("PATCH", BATCH), ("POST", DELETE)
@@ -25,7 +27,7 @@ async def test_a_batch_changes_all_movies(client: Client, execute: Execute) -> N
     add_movies(execute, "a", "b", "c")
     entries = [
         {"id": 3, "etag": movie_tag(1, 3), "genres": ["y"]},
-        {"id": 1, "year": 2001, "etag": None},
+        {"id": 1, "year": 2001},
         {"id": 2},
     ]
 
@@ -84,6 +86,12 @@ WRONG: list[tuple[list[dict[str, Any]], int, str]] = [
     ([{"id": "1"}], 400, "#/movies/0/id"),
     ([{}], 422, "#/movies/0/id"),
     ([{"id": 1, "etag": "1-1"}], 400, "#/movies/0/etag"),
+    ([{"id": 1, "etag": f'"{99 * "1"}"'}], 400, "#/movies/0/etag"),
+    ([{"id": 1, "etag": None}], 400, "#/movies/0/etag"),
+    ([{"id": MAX_BIGINT}], 404, "#/movies/0"),
+    ([{"id": 10**18}], 404, "#/movies/0"),
+    ([{"id": MAX_BIGINT + 1}], 400, "#/movies/0/id"),
+    ([{"id": -MAX_BIGINT}], 422, "#/movies/0/id"),
     ([{"id": 1, "version": 1}], 400, "#/movies/0/version"),
     ([], 422, "#/movies"),
     ([{"id": n} for n in range(1, 102)], 422, "#/movies"),

@@ -1,13 +1,15 @@
 """The external ids of movies: no two have the same one, and a sync finds movies by them."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
-from conftest import MOANA, Client, Start
+from conftest import MOANA, ROOT, Client, Start
 from support import Execute, add_movies, add_trigger, get_app, hold, until
 
-from service.app import POOL
+from service.app import EXPECTED, POOL
+from service.database import query_files, transactions
 from service.movies.batches import MAX_MOVIES
 
 MOVIES, BATCH = "/v1/movies", "/v1/movies/batch"
@@ -43,21 +45,26 @@ async def put(client: Client, *movies: dict[str, Any], **headers: str) -> list[A
 
 
 async def test_a_wrong_external_id_is_a_422_everywhere(client: Client) -> None:
-    """It names the field; tests/movie_examples.py has what else is wrong."""
-    name = "x" * 256
+    """It names the field and the rule; tests/movie_examples.py has what else is wrong."""
     add = await send(client, "POST", MOVIES, MOANA)
     assert add[0] == 201
-    for method, path, body, place in (
-        ("POST", MOVIES, named(name), ""),
-        ("PUT", "/v1/movies/1", named(name), ""),
-        ("PATCH", "/v1/movies/1", {"external_id": name}, ""),
-        ("POST", BATCH, {"movies": [named(name)]}, "movies/0/"),
-        ("PUT", BATCH, {"movies": [named(name)]}, "movies/0/"),
-        ("PATCH", BATCH, {"movies": [{"id": 1, "external_id": name}]}, "movies/0/"),
+    for name, rule in (
+        ("x" * 256, "must be at most 255 bytes of UTF-8"),
+        ("a:1 ", "must not begin or end with a blank"),
+        ("\ufeffa:1", "must not begin or end with a blank"),
     ):
-        status, problem = await send(client, method, path, body)
-        places = {error["pointer"] for error in problem["errors"]}
-        assert (status, places) == (422, {f"#/{place}external_id"}), (method, path)
+        for method, path, body, place in (
+            ("POST", MOVIES, named(name), ""),
+            ("PUT", "/v1/movies/1", named(name), ""),
+            ("PATCH", "/v1/movies/1", {"external_id": name}, ""),
+            ("POST", BATCH, {"movies": [named(name)]}, "movies/0/"),
+            ("PUT", BATCH, {"movies": [named(name)]}, "movies/0/"),
+            ("PATCH", BATCH, {"movies": [{"id": 1, "external_id": name}]}, "movies/0/"),
+        ):
+            status, problem = await send(client, method, path, body)
+            expected = [{"pointer": f"#/{place}external_id", "detail": rule}]
+            assert (status, problem["errors"]) == (422, expected), (method, path)
+        assert (await send(client, "GET", f"{MOVIES}?external_id={name}", None))[0] == 422
 
 
 async def test_a_taken_one_is_a_409_that_names_the_movie(client: Client) -> None:
@@ -120,6 +127,23 @@ async def test_in_a_lenient_batch_it_fails_its_entry_alone(client: Client) -> No
     _, body = await send(client, "POST", BATCH, {"movies": movies}, **LENIENT)
 
     assert [each["status"] for each in body["results"]] == [409, 201, 409, 201]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "a"}], ids=["no key", "key"])
+async def test_of_equal_ones_in_a_lenient_batch_the_first_is_created(
+    start: Start, execute: Execute, database: str, headers: dict[str, str]
+) -> None:
+    """Also if its statement waits for another session, and that of the later one does not."""
+    client = await start(database__statement_timeout=6)
+    held = [f"a:{number}" for number in range(4)]
+    movies = [*map(named, held), named("b:1"), *[MOANA] * 57, named("b:1")]
+    with hold(database, "; ".join(INSERT.replace("a:1", name) for name in held)):
+        batch = send(client, "POST", BATCH, {"movies": movies}, **LENIENT, **headers)
+        waiting = asyncio.create_task(batch)
+        await until(lambda: execute("select 1 from movies where external_id = 'b:1'"))
+    _, body = await waiting
+
+    assert [each["status"] for each in body["results"]] == [201] * 62 + [409]
 
 
 async def test_movies_are_found_in_the_order_of_the_request(client: Client) -> None:
@@ -342,13 +366,35 @@ async def test_a_repeat_gets_the_movie_that_its_key_has_created(start: Start) ->
 async def test_a_create_with_a_key_waits_for_its_external_id(start: Start, database: str) -> None:
     """Another request that sets it holds its lock; the key is not in use."""
     client = await start(database__statement_timeout=0.3)
-    lock = "select pg_advisory_xact_lock(hashtextextended('a:1', 0))"
+    lock = "select pg_advisory_xact_lock(hashtextextended('a:1', 3))"
     with hold(database, lock):
         for path, body in ((MOVIES, named("a:1")), (BATCH, {"movies": [named("a:1")]})):
             status, problem = await send(client, "POST", path, body, **{"Idempotency-Key": "a"})
             assert (status, problem["type"]) == (503, "/v1/docs#unavailable")
     status, _ = await send(client, "POST", MOVIES, named("a:1"), **{"Idempotency-Key": "a"})
     assert status == 201
+
+
+async def test_texts_of_keys_imports_and_external_ids_are_apart(
+    start: Start, database: str
+) -> None:
+    """Equal ones do not wait for each other, as an import may take hours."""
+    client = await start(database__statement_timeout=0.3)
+    queries = query_files.load(ROOT / "queries", EXPECTED)
+    movie = {"position": 0, "title": "Held", "year": 2000, "runtime": 1, "genres": ["x"]}
+    request = {"request": 0, "fingerprint": "f", "is_batch": False, "movies": [movie]}
+    with transactions.begin(database, queries) as other:
+        other.run("reserve_movie_ids", {"highest": 2_000_000})
+        other.run("put_imported_movies", {"movies": json.dumps([movie | {"external_id": "i"}])})
+        other.run("create_movies_once", {"requests": json.dumps([request | {"key": "held"}])})
+        for text in ("reserve_movie_ids", "put_imported_movies", "held"):
+            keys = {} if text == "held" else {"Idempotency-Key": text}
+            status, body = await send(client, "POST", MOVIES, named(text), **keys)
+            assert status == 201, body
+            path = f"{MOVIES}/{body['movie']['id']}"
+            for name in (None, text):  # to take it away, and to set it
+                status, body = await send(client, "PATCH", path, {"external_id": name})
+                assert status == 200, body
 
 
 async def test_what_has_waited_for_a_lock_takes_turns(start: Start, database: str) -> None:

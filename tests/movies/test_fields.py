@@ -146,15 +146,20 @@ async def test_puts_by_external_id_change_each_field(
     assert (values(movie), movie["version"]) == (ONE, 3)
 
 
-async def test_a_put_changes_all_fields(client: Client) -> None:
-    """Also optional ones that it does not have."""
+async def test_a_put_keeps_the_optional_fields_that_it_does_not_have(client: Client) -> None:
+    """A client of an earlier release does not know them; one that does removes them with null."""
     created = (await request_json(client, "POST", MOVIES, ONE))["movie"]
     changed = (await request_json(client, "PUT", "/v1/movies/1", OTHER))["movie"]
+    earlier = (await request_json(client, "PUT", "/v1/movies/1", REQUIRED))["movie"]
+    by_name = {"movies": [{"external_id": OTHER["external_id"], **REQUIRED}]}
+    (result,) = (await request_json(client, "PUT", BATCH, by_name))["results"]
+    without = (await request_json(client, "PUT", "/v1/movies/1", REQUIRED | NOTHING))["movie"]
 
     assert values(changed) == OTHER
     assert (changed["version"], changed["created_at"]) == (2, created["created_at"])
-    without = await request_json(client, "PUT", "/v1/movies/1", REQUIRED)
-    assert values(without["movie"]) == REQUIRED | NOTHING
+    assert values(earlier) == OTHER | REQUIRED
+    assert result == {"status": 200, "movie": earlier}
+    assert values(without) == REQUIRED | NOTHING
 
 
 @pytest.mark.parametrize("body", [ONE, REQUIRED | NOTHING], ids=["all fields", "required fields"])

@@ -29,7 +29,7 @@ from service.database.migrations import runner as migrations
 from service.database.statements import Statements
 from service.database.store import Store
 from service.movies import keys as idempotency
-from service.movies.keys import IdempotentCreates
+from service.movies.keys import EXPIRY, IdempotentCreates
 from service.movies.movie import MOVIES
 
 MIGRATIONS = ROOT / "migrations"
@@ -272,7 +272,7 @@ async def test_a_repeat_waits_for_a_locked_key(client: Client, database: str, pa
 
 async def test_a_key_in_use_holds_up_nobody_else(client: Client, database: str) -> None:
     """A session holds a key and does not end: other requests of the shared statement succeed."""
-    with hold(database, "select pg_advisory_xact_lock(hashtextextended('a', 0))"):
+    with hold(database, "select pg_advisory_xact_lock(hashtextextended('a', 2))"):
         async with asyncio.timeout(20):
             got = await asyncio.gather(
                 *(create_once(client, key) for key in ("x", "a", "y", "a", "z"))
@@ -337,17 +337,17 @@ def creates(statements: Statements) -> IdempotentCreates:
 
 async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Execute) -> None:
     """After 24 hours, before it is deleted, it can create another movie and stores its response."""
-    movie, _ = await creates.create("a", FIELDS)
+    created, _ = await creates.create("a", FIELDS)
     ((expires_at,),) = execute("select expires_at from idempotency_keys")
-    assert expires_at - movie.created_at == timedelta(hours=24)
+    assert expires_at - created.item.created_at == timedelta(hours=24)
     execute(EXPIRE)
     other = {"title": "Another", "year": 2000, "runtime": 90, "genres": ["drama", "war"]}
 
-    movie, is_first_replayed = await creates.create("a", other)
-    again = await creates.create("a", other)
+    first, is_first_replayed = await creates.create("a", other)
+    again, is_replayed = await creates.create("a", other)
 
-    assert movie._asdict().items() >= other.items()
-    assert (is_first_replayed, again) == (False, (movie, True))
+    assert first.item._asdict().items() >= other.items()
+    assert (is_first_replayed, is_replayed, again.item) == (False, True, first.item)
     assert execute("select count(*), min(expires_at) > now() from idempotency_keys") == [(1, True)]
 
 
@@ -360,17 +360,17 @@ async def test_expired_keys_are_cleared_in_portions(
 ) -> None:
     """The oldest first; valid keys, and those that another session has locked, stay."""
     monkeypatch.setattr(clearing, "BATCH_ROWS", 2)
-    keys = Clearing(statements, keep_days=0)
+    keys = Clearing(statements, [EXPIRY])
     for key in "abcde":
         await creates.create(key, FIELDS)
     execute(EXPIRE + " - interval '1 minute' where key in ('b', 'c')")
     execute(EXPIRE + " where key in ('a', 'd')")
 
     with hold(database, "select 1 from idempotency_keys where key = 'd' for update"):
-        first = await keys.clear("clear_idempotency_keys")
+        first = await keys.clear(EXPIRY)
         left = execute("select key from idempotency_keys order by key")
-        second = await keys.clear("clear_idempotency_keys")
-        third = await keys.clear("clear_idempotency_keys")
+        second = await keys.clear(EXPIRY)
+        third = await keys.clear(EXPIRY)
 
     assert (first, left, second, third) == (2, [("a",), ("d",), ("e",)], 1, 0)
     assert execute("select key from idempotency_keys order by key") == [("d",), ("e",)]

@@ -12,6 +12,7 @@ from service.database import listing, query_files
 from service.database.listing import Listing, Page, Place, SortKey
 from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
+from service.database.statements import Statements
 from service.database.streaming import Streams
 from service.errors import Contended, Unavailable
 from service.movies.movie import MOVIES, Movie
@@ -25,7 +26,7 @@ FIRST = Place()
 SIZE = 3
 
 
-class Recorded(Streams):
+class Recorded(Statements):
     """Statements that record their names; some of them time out."""
 
     sent: list[str]
@@ -40,9 +41,10 @@ class Recorded(Streams):
         self.sent.append(name)
         self.parameters = parameters
         if name == self.slow_query:
-            if options["timeout"] is None:  # the query's own
+            timeout = options["timeout"] or self.queries[name].timeout or self.timeout
+            if timeout < 1:  # the query's own, or that of a cursor's total
                 raise Contended("canceling statement due to statement timeout")
-            assert options["timeout"] == self.timeout
+            assert timeout == self.timeout
         rows = await super().fetch(name, parameters, **options)
         if name == "sort_movies" and parameters["most"]:
             self.after_count()
@@ -79,7 +81,7 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
     """Return a page, and the names of its statements."""
-    movies = Listing(MOVIES, statements, statements)
+    movies = Listing(MOVIES, statements, Streams(statements))
 
     async def page(
         wanted: Filter, place: Place = FIRST, sort: str = "id"
@@ -202,6 +204,34 @@ async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
     assert not {*ids(page)} & {*ids(first)}
 
 
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize(
+    ("wanted", "total", "slow_query", "names"),
+    [
+        *((EVERYTHING, total, "sort_movies", [*SORT, *SORT, *WALK]) for total in (1, 2, 4)),
+        (FEW, 10**15, "walk_movies", [*WALK, *SORT]),
+    ],
+)
+async def test_a_forged_total_does_not_choose_a_slow_way(  # noqa: PLR0913, PLR0917 - the cases
+    ask: Ask,
+    statements: Recorded,
+    wanted: Filter,
+    total: int,
+    slow_query: str,
+    names: list[str],
+    sort: str,
+) -> None:
+    """If the way that suits the total of a cursor takes too long, the matches are counted."""
+    first, _ = await ask(wanted, sort=sort)
+    honest, _ = await ask(wanted, Place(key=first.next, total=first.total), sort)
+    statements.slow_query = slow_query
+
+    page, sent = await ask(wanted, Place(key=first.next, total=total), sort)
+
+    assert sent == names
+    assert page == honest
+
+
 async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
     ask: Ask, database: str, statements: Recorded, monkeypatch: Patch
 ) -> None:
@@ -215,4 +245,4 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
     monkeypatch.setattr(statements, "timeout", 0.05)
     with hold(database, "lock table movies"), pytest.raises(Unavailable):
         await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
-    assert statements.sent == WALK
+    assert statements.sent == WALK + SORT

@@ -98,6 +98,31 @@ def test_every_filter_is_tried() -> None:
         assert any(name.startswith(field.name) for name in members), field.name
 
 
+@pytest.mark.parametrize("stale", [-1, 0])
+@pytest.mark.parametrize("name", ["sort_movies", "count_facets"])
+def test_the_sample_is_right_without_statistics(
+    execute: Execute, database: str, name: str, stale: int
+) -> None:
+    """As pg_upgrade leaves the table, or a load: the whole table would take seconds."""
+    execute("alter table movies set (autovacuum_enabled = off)")
+    execute(FILL)
+    execute("update pg_class set reltuples = %s, relpages = 1 where relname = 'movies'", stale)
+    query = query_files.load(ROOT / "queries", QUERIES)[name]
+    parameters = place("id") | {"filter": "{}", "facets": "genres", "most": 100}
+
+    with closing(psycopg2.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute(f"explain (analyze, format json) {query.sql}", parameters)
+        plan = str(cursor.fetchall())
+        cursor.execute(query.sql, parameters)
+        (total, *_), *_ = cursor.fetchall()
+
+    *rough, rows = re.findall(r"'Node Type': 'Sample Scan'.*?'Actual Rows': ([0-9]+)", plan)
+    assert 5_000 < int(rows) < 15_000
+    assert all(250 < int(few) < 1_500 for few in rough)
+    assert len(rough) == (name == "sort_movies")
+    assert 14_000 < total < 40_000
+
+
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str) -> None:
     """To count, to sort, for a page by cursor and for a stream: all movies are never walked."""

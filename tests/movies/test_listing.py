@@ -3,14 +3,17 @@
 tests/movies/test_lists_model.py compares filters, orders, walks and totals with a model.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg2.errors
 import pytest
 from conftest import Client
-from support import Execute, add_movies
+from support import Execute, Patch, add_movies
 from wire import exchange
 from yarl import URL
+
+from service.movies import parameters
 
 MOVIES = [
     ("Amélie", 2001, 122, ["comedy", "romance"]),
@@ -181,6 +184,28 @@ async def test_a_cursor_holds_for_its_filter_and_sort_alone(client: Client) -> N
         assert detail.startswith("was made for other filters or another sort; must be a cursor")
     [(_, detail)] = await refused(client, f"sort=year&cursor={cursor[:-1]}")
     assert detail.startswith("is damaged; must be a cursor from the metadata of a response")
+
+
+@pytest.mark.usefixtures("catalogue")
+@pytest.mark.parametrize("sort", ["year", "-updated_at", "relevance"])
+async def test_a_cursor_holds_in_a_release_with_one_more_filter(
+    client: Client, monkeypatch: Patch, sort: str
+) -> None:
+    """While both releases run."""
+    query = {"sort": sort, "page_size": 2, "year": "1900..,1890", "genres": "drama"}
+    query |= {"created_at": "2020-01-05T09:00:00Z.."}
+    cursor = (await listed(client, **query))["metadata"]["next_cursor"]
+    before = await listed(client, **query, cursor=cursor)
+
+    @dataclass(frozen=True)
+    class Filter(parameters.Filter):
+        country: str | None = None
+
+    monkeypatch.setattr(parameters, "Filter", Filter)
+    parameters.parse_list_query.cache_clear()
+
+    assert await listed(client, **query, cursor=cursor) == before
+    parameters.parse_list_query.cache_clear()
 
 
 async def links(client: Client, url: str) -> dict[str, str]:
@@ -431,3 +456,14 @@ async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> No
     assert [name for name, _ in await refused(client, "a=1&a=2&year=x&sort=y&sort=z")] == [
         *("a", "year", "sort")
     ]
+
+
+async def test_the_errors_of_a_query_string_are_limited(client: Client) -> None:
+    """To 100 unknown parameters, as in a body, and those that are known: 8 kB may have 2,700."""
+    unknown = [f"{number:x}" for number in range(2000)]
+    for path in ("/v1/movies", "/v1/movies/1", "/v1/genres", "/v1/changes"):
+        response = await client.get(f"{path}?{'&'.join([*unknown, 'year=x', 'limit=x'])}")
+        errors = [each["parameter"] for each in (await response.json())["errors"]]
+
+        known = {"/v1/movies": ["year"], "/v1/changes": ["limit"]}.get(path, [])
+        assert (response.status, errors) == (422, unknown[:100] + known), path

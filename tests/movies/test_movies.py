@@ -182,41 +182,22 @@ async def test_every_path_has_head_and_options(client: Client, path: str) -> Non
     )
 
 
-NOTHING = "nothing exists at this path"
-AN_ID = f"{NOTHING}: /v1/movies/{{id}} takes an id of 1 to 2^63-1 in digits, without leading zeros"
-DESCRIBED = {
-    **{
-        path: f"{NOTHING}: did you mean {meant}?"
-        for path, meant in (
-            *(("/movies", "/v1/movies"), ("/movies/", "/v1/movies"), ("/v1/movies/", "/v1/movies")),
-            *(("/movies/7", "/v1/movies/7"), ("/v1/movies/7/", "/v1/movies/7"), ("/v1/", "/v1")),
-            ("/movies/batch/", "/v1/movies/batch"),
-            *(("/genres", "/v1/genres"), ("/docs", "/v1/docs"), ("/movies?x=1", "/v1/movies")),
-        )
-    },
-    **{
-        f"{prefix}/movies/{wrong}": AN_ID
-        for prefix in ("", "/v1")
-        for wrong in ("abc", "0", "-1", "1.5", "01", f"{2**63}", "9" * 30, "7/8", "٣")
-        if prefix or wrong != f"{2**63}"
-    },
-    "/v1/movies/7": "there is no movie with this id",
-    "/v1/docs/nothing.js": NOTHING,
-    "/v1/movie": NOTHING,
-    "/v2/movies": NOTHING,
-    "/nowhere": NOTHING,
-}
-
-
-async def test_a_404_names_the_right_path(client: Client) -> None:
-    """Without /v1 or with a slash at its end; or it says what an id is."""
-    details = {}
-    for path in DESCRIBED:
+async def test_other_paths_are_404(client: Client) -> None:
+    """An id has 1 to 2^63-1 in ASCII digits, without leading zeros."""
+    ids = ("abc", "0", "-1", "1.5", "01", f"{2**63}", "9" * 30, "7/8", "٣")
+    others = (
+        "/movies",
+        "/v1/movies/",
+        "/v1/movie",
+        "/v2/movies",
+        "/v1/docs/nothing.js",
+        "/nowhere",
+    )
+    for path in (*others, *(f"/v1/movies/{wrong}" for wrong in ids)):
         response = await client.get(path)
-        details[path] = (await response.json())["detail"]
-        assert response.status == 404, path
 
-    assert details == DESCRIBED
+        found = response.status, (await response.json())["detail"]
+        assert found == (404, "nothing exists at this path"), path
 
 
 async def test_an_id_may_be_percent_encoded(client: Client) -> None:

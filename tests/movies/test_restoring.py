@@ -1,8 +1,10 @@
 """Undo: deleted movies come back as they were, by the API and in SQL."""
 
 import asyncio
+from contextlib import closing
 from typing import Any
 
+import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
 from support import Execute, copy_pages, follow, hold, until
@@ -115,6 +117,104 @@ async def test_a_movie_that_a_rule_refuses_by_now_is_a_422(
     await client.delete("/v1/movies/1")
     execute("alter table movies add constraint movies_year_old check (year < 2000)")
     assert (await restore(client, 1))[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("column", "was", "expected"),
+    [
+        ("integer not null default 3", None, 3),
+        ("integer default 3", None, 3),
+        ("integer not null default 1 + nextval('clients_id_seq')", None, 2),
+        ("integer generated always as identity", None, 1),
+        ("domain_of_a_dba", None, 3),
+        ("integer generated always as (year / 2) stored", "text default 'no number'", 1008),
+        ("text", "integer default 7", "7"),
+        ("integer not null default 3", "integer", 3),  # null is not possible any more
+        ("integer default 3", "integer", None),
+    ],
+)
+async def test_columns_that_were_added_since_get_their_defaults(
+    client: Client, execute: Execute, column: str, was: str | None, expected: object
+) -> None:
+    """As in every older movie; `was`: the column of this name when the movie was deleted."""
+    execute("create domain domain_of_a_dba as integer not null default 3")
+    await add(client)
+    if was:
+        execute(f"alter table movies add column restored {was}")
+    await client.delete("/v1/movies/1")
+    execute(
+        "alter table movies drop column if exists restored;"
+        f"alter table movies add column restored {column}"
+    )
+
+    assert (await restore(client, 1))[0] == 200
+    assert execute("select restored from movies") == [(expected,)]
+
+
+@pytest.mark.parametrize("sql", ["delete from movies", "truncate movies"])
+async def test_a_column_may_have_any_name(client: Client, execute: Execute, sql: str) -> None:
+    """Also that of an alias in the functions that keep deleted movies."""
+    await add(client)
+    execute("alter table movies add column o integer, add column m integer")
+    execute("update movies set o = 3, m = 4")
+    execute(sql)
+
+    assert (await restore(client, 1))[0] == 200
+    assert execute("select o, m from movies") == [(3, 4)]
+
+
+async def test_a_movie_that_does_not_fit_any_more_fails_alone(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """In the API, it is a 422; in SQL, a notice says why, and the others are restored."""
+    execute("alter table movies add column shelf text default '1'")
+    for number in range(9):
+        await add(client, f"a:{number}")
+    execute("update movies set shelf = 'top' where id in (1, 4, 9)")
+    ((mistake,),) = execute(
+        "delete from movies; alter table movies alter shelf drop default;"
+        "alter table movies alter shelf type integer using null;"
+        "select max(transaction)::text from movie_changes"
+    )
+    status, problem = await restore(client, 4)
+    with closing(psycopg2.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute("select id, shelf from restore_movies(deleted_by => %s)", [mistake])
+        restored = cursor.fetchall()
+
+    assert (status, problem["errors"][0]["detail"]) == (422, "is refused by the database")
+    assert restored == [(movie_id, 1) for movie_id in (2, 3, 5, 6, 7, 8)]
+    reason = 'invalid input syntax for type integer: "top"'
+    assert [notice.strip() for notice in session.notices] == [
+        f"NOTICE:  movie {movie_id} cannot be restored: {reason}" for movie_id in (1, 4, 9)
+    ]
+
+
+async def test_a_movie_that_was_imported_again_from_an_older_export_is_restored(
+    client: Client, execute: Execute
+) -> None:
+    """As it was at its last deletion, though an earlier one had a higher version."""
+    await add(client)
+    await client.delete("/v1/movies/1")
+    execute(
+        "insert into movies (id, title, year, runtime, genres) overriding system value"
+        " values (1, 'Moana', 2015, 107, '{animation}')"
+    )
+    await client.delete("/v1/movies/1")
+    status, movie = await restore(client, 1)
+
+    assert (status, movie["year"], movie["version"]) == (200, 2015, 2)
+
+
+async def test_a_value_that_a_dba_made_unique_is_a_422(client: Client, execute: Execute) -> None:
+    """If another movie has it by now."""
+    await add(client)
+    await client.delete("/v1/movies/1")
+    execute("create unique index movies_title_unique on movies (title)")
+    await add(client)
+    status, problem = await restore(client, 1)
+    detail = "breaks the rule movies_title_unique"
+
+    assert (status, problem["errors"]) == (422, [{"pointer": "#/title", "detail": detail}])
 
 
 async def test_without_a_feed_there_is_no_undo(client: Client, execute: Execute) -> None:

@@ -16,10 +16,10 @@ from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.database.store import Change, Condition, Store
+from service.database.store import Change, Condition, Store, Written
 from service.errors import Contended, NotFound, PreconditionFailed, RuleBroken
 from service.movies.keys import IdempotentCreates
-from service.movies.movie import MOVIES, Movie
+from service.movies.movie import MOVIES
 
 FIELDS = {**MOANA, "runtime": 107}
 WAITING = "select 1 from pg_stat_activity where wait_event = 'advisory'"
@@ -54,7 +54,7 @@ async def test_movies_are_told_apart_by_position(make: Make) -> None:
         *(catalogue.create({**FIELDS, "title": title}) for title in ("a", "b", "c"))
     )
 
-    assert [movie.title for movie in movies] == ["a", "b", "c"]
+    assert [movie.item.title for movie in movies] == ["a", "b", "c"]
 
 
 async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(statements: Statements) -> None:
@@ -138,4 +138,4 @@ async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 
         await until(lambda: execute(f"{WAITING} and datname = current_database()"))
         execute(theirs)
 
-    assert type((await asyncio.gather(outcome, return_exceptions=True))[0]) is (error or Movie)
+    assert type((await asyncio.gather(outcome, return_exceptions=True))[0]) is (error or Written)

@@ -35,7 +35,7 @@ from service.database import streaming
 from service.database.listing import Listing
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.database.streaming import RowLists
+from service.database.streaming import Chunks
 from service.movies import exporting
 from service.movies.exporting import STREAMS, choose_form
 from service.movies.movie import COLUMNS
@@ -46,7 +46,7 @@ ODD = ("a,b", 'a"b', "[x", "a|b", "é🎬\n\u2028", " ")
 
 
 class Steps:
-    """Lets streams go on by one list of rows at a time."""
+    """Lets streams go on by one chunk at a time."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []  # of the lists
@@ -64,11 +64,11 @@ def steps(monkeypatch: Patch) -> Steps:
     steps = Steps()
     stream = Listing.stream
 
-    async def step(*given: Any) -> RowLists:
-        async with aclosing(stream(*given)) as lists:
-            async for rows in lists:
-                steps.sizes.append(len(rows))
-                yield rows
+    async def step(*given: Any) -> Chunks:
+        async with aclosing(stream(*given)) as chunks:
+            async for chunk in chunks:
+                steps.sizes.append(len(chunk.rows))
+                yield chunk
                 await steps.places.acquire()
 
     monkeypatch.setattr(Listing, "stream", step)
@@ -335,20 +335,21 @@ async def test_the_total_is_that_of_the_snapshot(
     """Whatever others commit around the count, so a client sees that nothing is missing."""
     client = await start(changes__keep_days=0)
     add_movies(execute, *"abc")
-    run = Statements._run  # noqa: SLF001 - between the cursor, the count and the first movies
+    run = Statements.run  # between the cursor, the count and the first movies
 
-    async def run_and_add(statements: Any, query: Any, step: Any, *given: Any) -> Any:
+    async def run_and_add(statements: Any, pool: Any, sent: Any, held: Any) -> Any:
+        step = sent.execution
         declare, is_first, count = step.statement.rpartition("; select ")
         if is_first:
             begin = step._replace(statement=f"{declare}; select")
-            await run(statements, query, begin, *given)
+            await run(statements, pool, sent._replace(execution=begin), held)
             add_movies(execute, "b")
             step = step._replace(preamble="", statement=f"select {count}")
-        rows = await run(statements, query, step, *given)
+        rows = await run(statements, pool, sent._replace(execution=step), held)
         add_movies(execute, "b")
         return rows
 
-    monkeypatch.setattr(Statements, "_run", run_and_add)
+    monkeypatch.setattr(Statements, "run", run_and_add)
 
     response = await get(client, f"/v1/movies{query}")
 

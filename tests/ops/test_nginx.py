@@ -17,6 +17,7 @@ import psycopg2
 import pytest
 from aiohttp import ClientSession
 from conftest import MOANA, ROOT, Client, Start
+from link import Link
 from structlog.testing import capture_logs
 from support import Execute, add_client, add_movies, movie_tag, until
 from yarl import URL
@@ -43,6 +44,7 @@ http {{
   {servers}
 }}
 """
+DEPLOY = (ROOT / "docs" / "operators" / "deploy.md").read_text()
 LISTS = ("/v1/movies?sort=-id", "/v1/genres")
 POSITION = {"Catalogue-Position": "4711"}
 
@@ -64,7 +66,9 @@ def proxy(tmp_path: Path) -> Proxy:
     """Start an nginx that compresses everything else, without TLS."""
 
     @asynccontextmanager
-    async def run(client: Client, other: Client | None = None) -> AsyncIterator[ClientSession]:
+    async def run(
+        client: Client, other: Client | None = None, *, more: str = ""
+    ) -> AsyncIterator[ClientSession]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         text = (ROOT / "ops" / "nginx.conf").read_text()
@@ -72,6 +76,7 @@ def proxy(tmp_path: Path) -> Proxy:
         text = text.replace("listen 443 ssl http2;", f"listen 127.0.0.1:{port};")
         for example, instance in (("8000", client), ("8001", other or client)):
             text = text.replace(f"server 127.0.0.1:{example}", f"server 127.0.0.1:{instance.port}")
+        text = text.replace("  gzip off;\n", f"  gzip off;\n  {more}\n")
         text = text.replace("/var/cache/movie-catalogue", str(tmp_path / "cache"))
         text = text.replace("lock_timeout 200ms", "lock_timeout 60s")  # on a busy machine
         main = tmp_path / "nginx.conf"
@@ -334,6 +339,27 @@ async def test_one_of_two_instances_is_enough(start: Start, proxy: Proxy) -> Non
                 assert response.status == 200
 
 
+async def test_one_of_two_instances_reaches_the_database(
+    start: Start, proxy: Proxy, link: Link
+) -> None:
+    """With the line of the docs, it gets the reads that the other one refuses.
+
+    If none of them reaches it, the response is still a problem.
+    """
+    (line,) = re.findall(r"`(proxy_next_upstream .*?;)`", DEPLOY)
+    first, second = await start(database__url=link.url), await start()
+    async with proxy(first, other=second, more=line) as session:
+        await create(session)
+        await link.cut()
+        for method in ("GET", "HEAD") * 6:
+            async with session.request(method, "/v1/movies/1") as response:
+                assert response.status == 200
+        await second.close()
+        async with session.get("/v1/movies/1") as response:
+            assert (response.status, response.content_type) == (503, CONTENT_TYPE)
+            assert response.headers["Retry-After"] == "1"
+
+
 @pytest.mark.parametrize(
     ("request_head", "slug"),
     [
@@ -363,7 +389,7 @@ async def test_what_nginx_itself_refuses_is_a_problem(
     assert f"content-type: {CONTENT_TYPE}" in lines
     problem = json.loads(body)
     assert f"x-request-id: {problem['request_id']}" in lines
-    kind, _ = find_problems()[slug]
+    kind = find_problems()[slug].problem
     assert problem["type"] == f"{REFERENCE}#{slug}"
     assert (problem["title"], problem["status"]) == (kind.title, kind.status)
 

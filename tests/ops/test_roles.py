@@ -11,7 +11,7 @@ import pytest
 from conftest import MOANA, ROOT, Start
 from processes import run
 from psycopg2.extensions import parse_dsn
-from support import Environment, Patch, add_client, bearer, run_here, until, with_user
+from support import Environment, Logs, Patch, add_client, bearer, run_here, until, with_user
 
 from service.database import clearing
 from service.database.embedded import find_programs
@@ -112,6 +112,32 @@ async def test_the_application_role_serves_requests(roles: Roles, start: Start) 
     assert query(roles.reader, "select count(*) from movies") == [(2,)]
     assert query(roles.reader, "select word from search_words") == [("moana",), ("vaiana",)]
     assert query(roles.owner, "truncate search_words; select add_search_words()") == [(1,)]
+
+
+@pytest.mark.parametrize("table", ["movies", "clients", "schema_migrations"])
+async def test_a_table_that_row_level_security_hides_is_not_ready(
+    roles: Roles, start: Start, logs: Logs, table: str
+) -> None:
+    """At the start and later, also with a policy for another role; with one of its own, it is."""
+    enable = f"alter table {table} enable row level security"
+    policy = f"create policy own on {table} to {{}} using (true)"
+    app, reader = (parse_dsn(url)["user"] for url in (roles.app, roles.reader))
+    query(roles.owner, enable)
+    client = await start(database__url=roles.app)
+
+    async def is_ready() -> bool:
+        return (await client.get("/v1/healthcheck/ready")).status == 200
+
+    assert not await is_ready()
+    remedy = f"run alter table {table} disable row level security, or create a policy"
+    hidden = f"row level security hides every row of {table} from {app}: {remedy}"
+    assert hidden in {line.get("reason") for line in logs}
+    query(roles.owner, f"alter table {table} disable row level security")
+    await until(is_ready)
+    query(roles.owner, f"{enable}; {policy.format(reader)}")
+    assert not await is_ready()
+    query(roles.owner, f"drop policy own on {table}; {policy.format(app)}")
+    assert await is_ready()
 
 
 async def test_the_application_role_looks_clients_up(roles: Roles, start: Start) -> None:
@@ -238,6 +264,39 @@ def test_a_role_may_do_nothing_else(roles: Roles, role: str) -> None:
     for sql in REFUSED[role]:
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             query(url, sql)
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_nobody_else_writes_with_the_rights_of_the_owner(
+    empty_database: str, *, is_restored: bool
+) -> None:
+    """Through a trigger on a table of their own, also after a dump was restored without rights."""
+    migrate(empty_database)
+    if is_restored:
+        query(empty_database, "grant execute on all functions in schema public to public")
+        make_roles(empty_database)
+    name = parse_dsn(empty_database)["dbname"]
+    query(empty_database, f"create role tenant_{name} login")
+    query(empty_database, f"grant all on database {name} to public")
+    query(empty_database, "grant usage on schema public to public")
+
+    with pytest.raises(psycopg2.errors.InsufficientPrivilege, match="movies_record_created"):
+        query(
+            with_user(empty_database, f"tenant_{name}"),
+            "create temporary table own (id bigint, version integer); create trigger own after"
+            " insert on own referencing new table as new_movies for each statement"
+            " execute function movies_record_created()",
+        )
+    # These run with the rights of the owner, or another role needs no right to execute them.
+    functions = query(
+        empty_database,
+        "select has_function_privilege(%s, p.oid, 'execute'),"
+        " not p.prosecdef or 'search_path=public, pg_temp' = any (p.proconfig) from pg_proc as p"
+        " where pronamespace = 'public'::regnamespace"
+        " and (p.prosecdef or p.prorettype = 'trigger'::regtype)",
+        f"tenant_{name}",
+    )
+    assert functions == [(False, True)] * 7
 
 
 def test_every_order_gives_the_same_rights(brief_database: Callable[[str], str]) -> None:

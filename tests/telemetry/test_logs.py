@@ -184,13 +184,13 @@ def test_the_level_is_respected(run: Run, level: str) -> None:
 ACCESS = """
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from service.context import RequestContext
+from service.database.caller import Caller
 from service.telemetry.metrics import Metrics
 from service.web.access_log import AccessLog
-from service.web.contexts import CONTEXT
+from service.web.context import CONTEXT, RequestContext
 
 request = make_mocked_request('GET', '/v1/movies/1', headers={'User-Agent': 'caf\\xe9'})
-context = RequestContext('7f', 'GET', '192.0.2.1', {}, route='/v1/movies/{id}', reason='x')
+context = RequestContext('7f', 'GET', Caller('192.0.2.1'), {}, route='/v1/movies/{id}', reason='x')
 request.writer.output_size = 700
 request[CONTEXT] = context
 AccessLog(Metrics(is_enabled=False), settings).log(request, web.Response(status=503), 0.0123)

@@ -68,10 +68,8 @@ def test_a_request_has_a_span_within_its_callers_trace(
         "OTEL_SEMCONV_STABILITY_OPT_IN": "http",
         "OTEL_BSP_SCHEDULE_DELAY": "20",
     }
-    with serving([str(BIN / "opentelemetry-instrument"), *command], environment, **changes) as (
-        base,
-        _,
-    ):
+    instrumented = [str(BIN / "opentelemetry-instrument"), *command]
+    with serving(instrumented, environment | changes) as (base, _):
         request = urllib.request.Request(  # noqa: S310 - ours
             f"{base}/v1/genres", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}
         )

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import io
 import json
+import time
 import zlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, tzinfo
@@ -22,7 +23,13 @@ from wire import exchange
 from service.database import MAX_INTEGER
 from service.movies import rules
 from service.movies.movie import FIELDS
-from service.movies.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
+from service.movies.rules import (
+    MAX_EXTERNAL_ID_BYTES,
+    MAX_GENRE_BYTES,
+    MAX_GENRES,
+    MAX_TITLE_BYTES,
+    MIN_YEAR,
+)
 from service.web import bodies, server
 from service.web.bodies import SMALL_BYTES
 from service.web.fields import BLANKS
@@ -73,6 +80,7 @@ UNREADABLE = [
     (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
     (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
     (raw("year", "9" * 5000), "the body has a number that is too big"),
+    (raw("year", "9" * 101), "the body has a number that is too big"),
     (b" " * (LIMIT + 1), "the body must be at most 1048576 bytes"),
 ]
 
@@ -302,6 +310,28 @@ async def test_the_limits_of_the_rules(client: Client) -> None:
     assert long["errors"] == [
         {"pointer": "#/genres/1", "detail": f"must be at most {MAX_GENRE_BYTES} bytes of UTF-8"}
     ]
+
+
+HOSTILE = (" ", "\0", "\x01", "9", "\u00a0", "\ufdfa", "a" + "\u0300\u0323" * 8)
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+async def test_a_text_beyond_its_limit_is_only_measured(client: Client, unit: str) -> None:
+    """Whatever is in it: normalizing marks in the wrong order takes seconds."""
+    text = "".join(sorted(unit * (40_000 // len(unit.encode()))))
+    fields = {"title": text, "genres": [text, text], "external_id": text}
+    started = time.process_time()
+
+    refusal = await problem(client, json.dumps({**MOANA, **fields}).encode())
+
+    assert time.process_time() - started < 1
+    assert {failure["pointer"]: failure["detail"] for failure in refusal["errors"]} == {
+        "#/title": f"must be at most {MAX_TITLE_BYTES} bytes of UTF-8",
+        "#/genres/0": f"must be at most {MAX_GENRE_BYTES} bytes of UTF-8",
+        "#/genres/1": f"must be at most {MAX_GENRE_BYTES} bytes of UTF-8",
+        "#/external_id": f"must be at most {MAX_EXTERNAL_ID_BYTES} bytes of UTF-8",
+    }
+    assert len(refusal["errors"]) == 4
 
 
 def padded(size: int) -> bytes:

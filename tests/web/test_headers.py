@@ -1,9 +1,12 @@
-"""Tests the headers of every response."""
+"""Tests the headers of every response, and the limit of those of a request."""
 
+import json
 from collections.abc import Mapping
 
 from conftest import MOANA, Client, Start
 from wire import exchange
+
+from service.web.headers import MAX_HEADER_BYTES
 
 POLICY = "default-src 'none'; frame-ancestors 'none'"
 
@@ -59,3 +62,20 @@ async def test_hsts_is_sent_where_it_is_configured(start: Start) -> None:
 
     for headers in await answers(client):
         assert headers["Strict-Transport-Security"] == "max-age=31536000"
+
+
+async def test_the_headers_of_a_request_are_limited(start: Start) -> None:
+    """All together, before the token or another header is read; a line is limited by aiohttp."""
+    client = await start(access__anonymous="none")
+    lines = [(b"Host", b"a"), *[(b"If-None-Match", b'"",' * 2000)] * 5]
+    lines.append((b"Cookie", b"x" * (MAX_HEADER_BYTES - sum(map(len, sum(lines, ()))) - 6)))
+
+    for more, expected in ((b"", 401), (b"y", 400)):
+        head = b"".join(b"%s: %s\r\n" % line for line in lines)
+        sent = b"GET /v1/movies HTTP/1.1\r\n%s%s\r\n" % (head[:-2] + more, b"\r\n")
+        status, _, body = await exchange(client, sent)
+
+        assert status == expected
+    assert json.loads(body)["detail"] == (
+        "the request is not valid HTTP: the headers have more than 32768 bytes"
+    )

@@ -165,7 +165,7 @@ REQUESTS: tuple[Request, ...] = (
     ("GET", "/v1/changes", 200, {}),
     ("PUT", BATCH, 200, {"json": {"movies": [MOANA | {"external_id": "a:1"}]}}),
     ("POST", "/v1/movies", 409, {"json": MOANA | {"external_id": "a:1"}}),
-    ("PATCH", BATCH, 200, {"json": {"movies": [{"id": 2, "etag": None, "year": 2017}]}}),
+    ("PATCH", BATCH, 200, {"json": {"movies": [{"id": 2, "year": 2017}]}}),
     ("PATCH", BATCH, 207, {"json": {"movies": [{"id": 99}]}, "headers": LENIENT}),
     ("POST", f"{BATCH}/delete", 200, {"json": {"movies": [{"id": 2}]}}),
     ("DELETE", ID, 200, {}),
@@ -317,31 +317,22 @@ def test_no_schema_limits_the_year(document: dict[str, Any]) -> None:
     assert not any("maximum" in year for year in years)
 
 
-async def test_agents_get_a_short_document(client: Client) -> None:
-    """It is valid, has the operations on data, and no regular expressions."""
-    response = await client.get("/v1/openapi.json?for=agents")
-    text = await response.text()
-    document = json.loads(text)
+async def test_arrays_are_separated_by_commas(client: Client, document: dict[str, Any]) -> None:
+    """As the guides have them: a proxy that validates takes `id=1,2` for two ids.
 
-    assert len(text) <= 25_000
-    assert list(OpenAPIV31SpecValidator(document).iter_errors()) == []
-    assert '"pattern"' not in text
-    names = {operation["operationId"] for _, _, operation in operations(document)}
-    assert {"list_movies", "put_movies", "restore_movie", "list_genres", "list_changes"} <= names
-    assert "show_health" not in names
-
-
-async def test_arrays_are_repeated_parameters(document: dict[str, Any]) -> None:
-    """Generated clients take a list; many of them repeat the parameter, whatever the style says."""
+    Generated clients take a list, and many of them repeat the parameter, whatever the style says.
+    """
     parameters = list_parameters(document, "/v1/movies")
     arrays = {name: each for name, each in parameters.items() if each["schema"]["type"] == "array"}
 
     assert arrays.keys() == {"id", "external_id", "genres", "genres_any", "facets"}
     for each in arrays.values():
-        assert (each.get("style", "form"), each.get("explode", True)) == ("form", True)
+        assert (each["style"], each["explode"]) == ("form", False)
     validator = Draft202012Validator(arrays["genres"]["schema"])
     assert validator.is_valid(["animation", "family"])
     assert not validator.is_valid(["animation,family"])
+    for query in ("id=1,2", "id=1&id=2", "facets=year,genres", "facets=year&facets=genres"):
+        assert (await client.get(f"/v1/movies?{query}")).status == 200
 
 
 async def test_strings_and_tags_have_patterns_of_what_is_accepted(document: dict[str, Any]) -> None:
@@ -396,15 +387,15 @@ async def test_generated_clients_have_names_for_sort_orders_and_wide_ids(
     }
 
 
-async def test_schemas_have_plain_names_and_mark_read_only_fields(document: dict[str, Any]) -> None:
-    """Client generators name their types after the schemas."""
+async def test_schemas_have_plain_names_and_no_read_only_fields(document: dict[str, Any]) -> None:
+    """Client generators name their types after the schemas.
+
+    Of a schema with `readOnly`, some leave out these fields, such as the id.
+    """
     schemas = document["components"]["schemas"]
-    fields = schemas["Movie"]["properties"]
 
     assert {"Movie", "MovieInput", "MoviePatch", "Genre", "Problem", "FieldError"} <= schemas.keys()
-    assert {name for name in fields if fields[name].get("readOnly")} == {
-        *("id", "version", "created_at", "updated_at", "etag")
-    }
+    assert "readOnly" not in json.dumps(document)
 
 
 async def test_the_type_of_a_problem_leads_to_its_section(client: Client) -> None:
@@ -416,7 +407,7 @@ async def test_the_type_of_a_problem_leads_to_its_section(client: Client) -> Non
     for slug in find_problems():
         assert f'id="{slug}"' in page, slug
         assert f'href="#{slug}"' in page, slug
-    assert find_problems()["not-found"][1] == "there is no movie with this id"  # its example
+    assert find_problems()["not-found"].detail == "there is no movie with this id"  # its example
 
 
 async def test_the_documents_are_on_the_page(client: Client) -> None:

@@ -53,14 +53,6 @@ def downgrade(url: str, folder: Path, report: Report) -> None:
     _migrate(url, folder, report, up=False)
 
 
-def switch_feed(url: str, report: Report, *, is_on: bool) -> None:
-    """Switch the feed of changes on or off, unless it is so already."""
-    with connect(url, report) as session, session.cursor() as cursor:
-        retry(lambda: cursor.execute("select switch_movie_feed(%s)", (is_on,)), report)
-        if cursor.fetchone() == (True,):
-            report(f"the feed of changes is {'on' if is_on else 'off'} now")
-
-
 def status(url: str, folder: Path, report: Report) -> list[Status]:
     """Return all migrations with a file or applied, in order; write nothing, and need no lock."""
     migrations = files.read(folder)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg2
 from psycopg2 import errors as postgres
@@ -36,6 +36,15 @@ select pg_try_advisory_lock(%(key)s), array(
   select pid from pg_locks join pg_database on pg_database.oid = database
    where locktype = 'advisory' and datname = current_database()
      and (classid::bigint << 32) | objid::bigint = %(key)s)"""
+# Who has had locks of tables for two attempts; others may only have queued behind the last one.
+HOLDERS = """
+select distinct concat_ws(
+    ' ', '; it may be held by', coalesce('pid ' || a.pid, 'a prepared transaction'), a.usename,
+    a.application_name, 'since ' || a.xact_start, left(translate(a.query, chr(10), ' '), 60))
+  from pg_locks as l left join pg_stat_activity as a using (pid)
+ where l.granted and l.relation > 16383 and pid is distinct from pg_backend_pid()
+   and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+   and coalesce(a.xact_start < now() - 2 * current_setting('lock_timeout')::interval, true)"""
 # Temporary refusals of a connection (53300, 57P03). The driver has only their text; if it is in
 # another language (`lc_messages`), the refusal is reported at once.
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -87,11 +96,15 @@ def retry(attempt: Callable[[], Result], report: Report) -> Result:
         try:
             return attempt()
         except (OperatorError, psycopg2.Error) as error:
-            driver_error = find_driver_error(error)
+            driver_error: Any = find_driver_error(error)
             reason = describe_error(error) if error is driver_error else str(error)
             is_locked = isinstance(driver_error, postgres.LockNotAvailable)
             if not (is_locked or isinstance(error, Busy) or PASSING_REFUSAL.search(reason)):
                 raise
+            if is_locked:
+                with driver_error.cursor.connection as session, session.cursor() as cursor:
+                    cursor.execute(HOLDERS)
+                    reason += "".join([holder for (holder,) in cursor.fetchall()])
             if time.monotonic() >= give_up:
                 raise OperatorError(f"{reason}; tried for {GIVE_UP_S:g} s") from error
             if failed == 1:  # the first failure may be due to a session that is just ending

@@ -28,3 +28,25 @@ set
   changed_at = c.changed_at - make_interval(days => :days_old)
 where c.transaction = pg_current_xact_id()
 returning c.transaction::text as transaction, c.id as change;
+
+-- name: list_samples()
+-- Returns the movies that each test begins with.
+select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
+from movies as m
+where m.created_at < '1901-01-01'
+  and m.title like 'qxzvjwk%';
+
+-- name: find_hidden_samples()
+-- Returns the movies of this transaction that a condition of your own in movie_matches hides from all lists.
+select m.id
+from movies as m
+where m.xmin = pg_current_xact_id()::xid
+  and movie_matches(m, '{}') is not true;
+
+-- name: age_clients(ids)
+-- \set ids '\'{1,2}\''
+-- Makes the last use of the clients a day older; returns their ids.
+update clients as c
+set last_used_on = c.last_used_on - 1
+where c.id = any (:ids)
+returning c.id;

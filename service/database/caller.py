@@ -1,0 +1,22 @@
+"""Whom a statement runs for."""
+
+from typing import NamedTuple
+
+
+class Caller(NamedTuple):
+    """The client that a statement runs for, and what it must see.
+
+    `min_transaction`: the lowest transaction that its reads must include (0: any will do).
+    """
+
+    address: str = ""
+    client_id: int | None = None  # of a client with a valid token
+    min_transaction: int = 0
+
+    @property
+    def name(self) -> str:
+        """The id of a client with a valid token, the address of any other, for logs and limits."""
+        return self.address if self.client_id is None else str(self.client_id)
+
+
+NOBODY = Caller()  # the service itself

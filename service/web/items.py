@@ -1,0 +1,144 @@
+"""The handlers of single items of a resource: each parses the request, calls the store, responds.
+
+They raise errors; the middleware turns these into responses.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+from wsgiref.handlers import format_date_time
+
+from aiohttp import web
+
+from service.database.store import Change, Condition, Resource, Store, Written
+from service.web.bodies import BodyReader
+from service.web.context import CONTEXT
+from service.web.fields import JSONObject, Values, load_fields
+from service.web.headers import POSITION, parse_preconditions
+from service.web.query_strings import parse_id, reject_query_string
+from service.web.responses import (
+    JSON_HEADERS,
+    DirectResponse,
+    json_response,
+    make_not_modified,
+)
+
+Item = TypeVar("Item")
+Json = dict[str, object]
+NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Representation(Generic[Item]):
+    """How clients see the items of a resource, which have `id`, `version` and `updated_at`.
+
+    `path`: of all items. `fields`: that clients send. `to_json`: with the entity tag as `etag`.
+    `tag`: matches an entity tag, with id and version as groups.
+    """
+
+    resource: Resource[Item]
+    path: str
+    fields: JSONObject
+    to_json: Callable[[Item], Json]
+    tag: re.Pattern[str]
+
+    @cached_property
+    def optional(self) -> tuple[str, ...]:
+        """The fields that may be missing."""
+        return tuple(name for name, field in self.fields.fields.items() if not field.required)
+
+    def make_headers(self, item: Any, content: Json) -> dict[str, str]:
+        """Return the headers of a response with this item; caches must revalidate it."""
+        return {
+            "Content-Type": "application/json",
+            "ETag": f"{content['etag']}",
+            "Last-Modified": format_date_time(item.updated_at.timestamp()),
+            "Cache-Control": "no-cache",
+        }
+
+    def respond_created(
+        self, written: Written[Item], more: Mapping[str, str] = NO_HEADERS
+    ) -> DirectResponse:
+        """Return the 201 of a new item; `more`: further headers."""
+        return self._respond(written, "Location", more, 201)
+
+    def respond_changed(self, written: Written[Item]) -> DirectResponse:
+        """Return 200 with the item as it is now at its path (RFC 9110, 8.7)."""
+        return self._respond(written, "Content-Location", NO_HEADERS, 200)
+
+    def _respond(
+        self, written: Written[Any], location: str, more: Mapping[str, str], status: int
+    ) -> DirectResponse:
+        item = written.item
+        content = self.to_json(item)
+        headers = self.make_headers(item, content)
+        headers[location] = f"{self.path}/{item.id}"
+        headers[POSITION] = f"{written.transaction}"
+        headers.update(more)
+        return json_response({self.resource.noun: content}, headers, status)
+
+
+@dataclass(frozen=True)
+class Items(Generic[Item]):
+    """Create, show, update, replace and delete the items of a resource."""
+
+    kind: Representation[Item]
+    store: Store[Item]
+    bodies: BodyReader
+    require_if_match: bool
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Create an item: 201."""
+        fields = await self.read_new(request)
+        return self.kind.respond_created(await self.store.create(fields, request[CONTEXT].caller))
+
+    async def read_new(self, request: web.Request) -> Values:
+        """Return the fields of the item that is to be created."""
+        if request.rel_url.raw_query_string:
+            reject_query_string(request)
+        return load_fields(self.kind.fields, await self.bodies.read_object(request))
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """Return the item: 200, or 304 if the client has it."""
+        item = await self.store.get(parse_id(request), request[CONTEXT].caller)
+        content = self.kind.to_json(item)
+        headers = self.kind.make_headers(item, content)
+        return make_not_modified(request, headers) or json_response(
+            {self.kind.resource.noun: content}, headers
+        )
+
+    async def update(self, request: web.Request) -> web.StreamResponse:
+        """Change only the fields that are sent (RFC 7396): 200 and the item."""
+        return await self._change(request, partial=True)
+
+    async def replace(self, request: web.Request) -> web.StreamResponse:
+        """Replace the item; an optional field that is missing stays: 200 and the item."""
+        return await self._change(request, partial=self.kind.optional)
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Delete the item: 200 and the item as it was."""
+        item_id = parse_id(request)
+        change = Change(item_id, None, self._parse_condition(request, item_id))
+        _, item, transaction = await self.store.change(change, request[CONTEXT].caller)
+        headers = {**JSON_HEADERS, POSITION: f"{transaction}"}
+        return json_response({self.kind.resource.noun: self.kind.to_json(item)}, headers)
+
+    async def _change(
+        self, request: web.Request, *, partial: bool | Sequence[str]
+    ) -> web.StreamResponse:
+        item_id = parse_id(request)
+        body = await self.bodies.read_object(request)
+        fields = load_fields(self.kind.fields, body, partial=partial)
+        change = Change(item_id, fields, self._parse_condition(request, item_id))
+        return self.kind.respond_changed(await self.store.change(change, request[CONTEXT].caller))
+
+    def _parse_condition(self, request: web.Request, item_id: int) -> Condition:
+        return parse_preconditions(
+            request,
+            self.kind.resource.noun,
+            self.kind.tag,
+            item_id,
+            if_match_required=self.require_if_match,
+        )
