@@ -22,7 +22,6 @@ from support import (
 
 from service import config
 from service.app import EXPECTED
-from service.changes.switching import switch_feed
 from service.config import Config
 from service.database import query_files
 from service.database.query import Query
@@ -402,11 +401,11 @@ def test_a_rule_that_refuses_all_samples_is_named(
     assert all('constraint "movies_year_known"' in report for report in reports)
 
 
-def test_the_feed_may_be_off(settings: Callable[..., Config]) -> None:
+def test_the_feed_may_be_off(settings: Callable[..., Config], execute: Execute) -> None:
     """Then everything else is tested, and the report says so."""
     reports: list[str] = []
     off = settings(changes__keep_days=0)
-    switch_feed(off.database.url, lambda _: None, is_on=False)
+    execute("select switch_movie_feed(false)")
 
     run_tests(off, LOADED, reports.append)
 
