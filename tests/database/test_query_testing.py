@@ -378,7 +378,7 @@ def test_samples_that_a_rule_of_ones_own_refuses_are_skipped(
 
     assert may_run_all
     assert any("lists, orders: " in report for report in reports)
-    assert all(report.startswith("not tested with extreme values: ") for report in reports)
+    assert [r for r in reports if not r.startswith("not tested with extreme values: ")] == []
     assert all(reason in report for report in reports)
     with pytest.raises(FileError, match="sort_movies"):
         run_tests(settings(), edit("sort_movies", "limit :size", "limit least(:size, 2)"), print)
