@@ -95,7 +95,9 @@ async def test_a_reload_is_seen_by_the_next_list(
     assert [await find_title() for _ in range(4)] == ["a"] * 4
     file = checkout / "queries/listing.sql"
     file.write_text(
-        file.read_text().replace("select m.id, m.title", "select m.id, upper(m.title) as title")
+        file.read_text().replace(
+            "m.title, m.year, m.runtime, m.g", "upper(m.title) as title, m.year, m.runtime, m.g"
+        )
     )
     get_app(client)[FILES].reload()
     await until(lambda: [line for line in logs if line["event"] == "queries reloaded"])
