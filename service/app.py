@@ -14,7 +14,7 @@ from aiohttp import web
 from service import __version__, genres
 from service.changes import feed as changes_feed
 from service.changes import handlers as changes
-from service.changes.feed import Feed
+from service.changes.feed import DETECT, Feed
 from service.changes.handlers import Changes, begin_copy
 from service.changes.waiting import Waiting
 from service.clients.access import AccessControl
@@ -173,8 +173,7 @@ def _make_routes(
     if config.changes.keep_days:
         feed = Feed(sources.make_statements(LISTS), slow, sources.replicas)
     bodies = BodyReader(server.body_timeout)
-    can_cache = feed and not sources.replicas  # on replicas, a list may be older
-    cache = ResultCache[EncodedPage](statements, changes_feed.DETECT if can_cache else None)
+    cache = ResultCache[EncodedPage](statements, DETECT if feed else "", sources.replicas)
     sources.files.on_reload = cache.clear
     max_lag = config.database.max_replica_lag if sources.replicas else 0
     lists = Lists(

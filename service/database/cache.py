@@ -1,7 +1,7 @@
 """Caches results until something changes: docs/decisions/0021-lists-from-memory.md."""
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from operator import itemgetter
 from typing import Generic, TypeVar
 
@@ -9,6 +9,7 @@ from cachetools import LRUCache
 
 from service.database.caller import Caller
 from service.database.query import Expected
+from service.database.replicas import Replicas
 from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_callers
 from service.database.statements import Statements
 from service.errors import CatalogueError
@@ -16,6 +17,7 @@ from service.errors import CatalogueError
 Result = TypeVar("Result")
 # The results of an epoch, each with its size, and until when it may be used, by the loop's clock.
 Epoch = LRUCache[Hashable, tuple[Result, int, float]]
+Start = tuple[Epoch[Result], float]
 
 EXPECTED = Expected(
     {"snapshot": str, "state": str, "has_changed": bool},
@@ -34,44 +36,48 @@ class ResultCache(Generic[Result]):
     What must stay true: a result has every change that was committed before the call of `get`. So
     `get` waits for a statement that begins after the call, which the calls that wait share. If that
     sees a change, or cannot know, a new epoch begins; a result belongs to the epoch in which its
-    first statement began.
+    first statement began, if all its statements show `_transaction`: those on `replicas` may not.
     """
 
-    def __init__(self, statements: Statements, query: str | None) -> None:
+    def __init__(self, statements: Statements, query: str, replicas: Replicas | None) -> None:
         self._statements = statements
         self._query = query
+        self._replicas = replicas
         self._from_memory = statements.metrics.list_pages.labels("memory")
         self._from_database = statements.metrics.list_pages.labels("database")
-        self._checks: SharedStatements[None] = SharedStatements(self._check, max_rows=MAX_WAITING)
+        self._checks: SharedStatements[int] = SharedStatements(self._check, max_rows=MAX_WAITING)
         self._since: str | None = None  # the snapshot of a check
         self._state: str | None = None  # as that check returned it
+        self._transaction = 0  # who shows it shows the changes that checks have seen; 0: unknown
         self._epoch: Epoch[Result] = LRUCache(MAX_BYTES, itemgetter(1))
 
-    async def get(self, key: Hashable, caller: Caller) -> Result | None:
-        """Return the result if it is cached and has every change."""
-        epoch = self._epoch
-        result, _, usable_until = epoch.get(key) or (None, 0, 0.0)
-        if result is None or usable_until < asyncio.get_running_loop().time():
-            return None
+    async def get(self, key: Hashable, caller: Caller) -> tuple[Result | None, Caller]:
+        """Return the result if it is cached and has every change, and what a new one must show."""
+        if not self._query or not (self._replicas or key in self._epoch):
+            return None, caller
         try:
-            await self._checks.submit(0, caller=caller)
+            transaction = await self._checks.submit(0, caller=caller) or 0
         except CatalogueError:  # `Statements` has logged it
-            return None
-        if epoch is not self._epoch:
-            return None
+            return None, caller
+        caller = caller._replace(min_transaction=max(caller.min_transaction, transaction))
+        result, _, usable_until = self._epoch.get(key) or (None, 0, 0.0)
+        if result is None or usable_until < asyncio.get_running_loop().time():
+            if self._replicas:
+                await self._replicas.look_for(caller.min_transaction)
+            return None, caller
         self._from_memory.inc()
-        return result
+        return result, caller
 
-    def start(self) -> tuple[Epoch[Result], float]:
+    def start(self, callers: Sequence[Caller]) -> Start[Result] | None:
         """Return the start of a result, for `keep`; call it before its first statement."""
         self._from_database.inc()
+        if self._replicas and max(each.min_transaction for each in callers) < self._transaction:
+            return None  # a replica may lack what the epoch began with
         return self._epoch, asyncio.get_running_loop().time() + MAX_AGE_S
 
-    def keep(
-        self, key: Hashable, result: Result, size: int, start: tuple[Epoch[Result], float]
-    ) -> None:
+    def keep(self, key: Hashable, result: Result, size: int, start: Start[Result] | None) -> None:
         """Cache a result of `size` bytes, unless its epoch has ended."""
-        if self._query and start[0] is self._epoch:
+        if self._query and start and start[0] is self._epoch:
             self._epoch[key] = result, size, start[1]
 
     def clear(self) -> None:
@@ -79,9 +85,8 @@ class ResultCache(Generic[Result]):
         self._statements.metrics.pages_ended.inc(len(self._epoch))
         self._epoch = LRUCache(MAX_BYTES, itemgetter(1))
 
-    async def _check(self, rows: Rows[None]) -> dict[int, None]:
+    async def _check(self, rows: Rows[int]) -> dict[int, int]:
         """Begin a new epoch if something has changed, or if that is unknown."""
-        assert self._query, "otherwise nothing is cached"  # noqa: S101 - for mypy
         sent = {"since": self._since}
         found = await self._statements.fetch(
             self._query, sent, expects_timeout=True, callers=list_callers(rows)
@@ -89,6 +94,8 @@ class ResultCache(Generic[Result]):
         snapshot, state, has_changed = found[0] if found else (None, None, True)
         if has_changed or state != self._state:
             self.clear()
+            last = int(snapshot.split(":")[1]) - 1 if snapshot else 0  # of those that it may see
+            self._transaction = max(last, self._transaction) if state == self._state else last
         # If it began before another check that has ended, the next one sees that one's changes too.
         self._since, self._state = snapshot, state
-        return {}
+        return {0: self._transaction}

@@ -206,6 +206,13 @@ class Replica(PolledServer):
         self._max_lag = settings.max_replica_lag
         self._primary = primary
         self._progress = Progress()
+        self._asking: asyncio.Task[None] | None = None
+
+    def ask_now(self) -> asyncio.Task[None]:
+        """Update, unless it is being asked already; return the task that does it."""
+        if not self._asking or self._asking.done():
+            self._asking = asyncio.create_task(self.update())
+        return self._asking
 
     async def update(self) -> None:
         """Ask, and compare it with the samples of the primary."""

@@ -20,6 +20,7 @@ from service.database.pool import Pool
 from service.database.query import Query
 
 CLOSE_TIMEOUT_S = 2.0
+LOOK_FOR_S = 0.05  # a list waits so long; then the primary serves it
 
 log = structlog.get_logger()
 
@@ -62,6 +63,12 @@ class Replicas:
         self._pool.metrics.reads.labels(chosen.name if chosen else "primary").inc()
         return chosen
 
+    async def look_for(self, transaction: int) -> None:
+        """Ask one of the replicas now, unless one is known to show this transaction."""
+        ready = [each for each in self.all if each.may_serve()]
+        if ready and not any(each.may_serve(transaction) for each in ready):
+            await asyncio.wait([each.ask_now() for each in sample(ready, 1)], timeout=LOOK_FOR_S)
+
     def get_common_horizon(self) -> int:
         """Return a transaction: each replica that serves shows every lower one. 0: not known yet.
 
@@ -91,7 +98,7 @@ class Replicas:
         was_used = None
         while True:
             if len(self._primary.samples) > 1:  # it has had the time to replay the first one
-                await replica.update()
+                await replica.ask_now()
                 if (is_used := replica.may_serve()) and not was_used:
                     log.info("replica used", replica=replica.name)
                 elif not is_used and was_used is not False:

@@ -57,7 +57,8 @@ class Lists:
             return await self._list_ids(request, query, form)
         if query.facets:
             await self.access.charge_more(request, caller, LIST_UNITS + FACETS_UNITS, LIST_UNITS)
-        page = await self.cache.get(query, caller) or await self._share_fetch(query, caller)
+        page, caller = await self.cache.get(query, caller)
+        page = page or await self._share_fetch(query, caller)
         # Copies of all movies are made page by page: none may be older than the first one's cursor.
         is_later_copy = query.place.key is not None and query.filter == Filter()
         return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
@@ -72,7 +73,8 @@ class Lists:
 
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
         """Fetch and encode the page for the callers of these rows, which all have the key 0."""
-        callers, headers, start = list_callers(rows), dict[str, str](), self.cache.start()
+        callers, headers = list_callers(rows), dict[str, str]()
+        start = self.cache.start(callers)
         if self.begin_copy and query.is_whole_list:  # before the list: no change may be missed
             # A replica must show what any of the callers must see: one is enough.
             headers |= await self.begin_copy(callers[0])

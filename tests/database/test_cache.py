@@ -46,16 +46,22 @@ IsKept = Callable[[], Coroutine[None, None, bool]]
 
 def keep(cache: ResultCache[str], size: int = 1, key: str = "key") -> None:
     """Cache a result that begins and ends now."""
-    cache.keep(key, "page", size, cache.start())
+    cache.keep(key, "page", size, cache.start([NOBODY]))
+
+
+async def get(cache: ResultCache[str], key: str = "key") -> str | None:
+    """Return the result if it is cached and current."""
+    result, _ = await cache.get(key, NOBODY)
+    return result
 
 
 @pytest.fixture
 async def cache(statements: Statements, execute: Execute) -> ResultCache[str]:
     """A cache with a result that was found to be current; there is a movie."""
     execute(ADD)
-    cache = ResultCache[str](statements, DETECT)
+    cache = ResultCache[str](statements, DETECT, None)
     keep(cache)
-    assert await cache.get("key", NOBODY) is None  # nothing is known before the first check
+    assert await get(cache) is None  # nothing is known before the first check
     keep(cache)
     return cache
 
@@ -65,7 +71,7 @@ def is_kept(cache: ResultCache[str]) -> IsKept:
     """Return a function that tells whether the result is still returned."""
 
     async def ask() -> bool:
-        return await cache.get("key", NOBODY) == "page"
+        return await get(cache) == "page"
 
     return ask
 
@@ -147,7 +153,7 @@ async def test_a_result_belongs_to_the_epoch_in_which_it_began(
     cache: ResultCache[str], is_kept: IsKept, execute: Execute
 ) -> None:
     """A change while it is fetched may be missing in it."""
-    start = cache.start()
+    start = cache.start([NOBODY])
     execute(ADD)
     assert not await is_kept()
     cache.keep("key", "page", 1, start)
@@ -211,8 +217,8 @@ async def test_memory_is_bounded(cache: ResultCache[str], is_kept: IsKept) -> No
     keep(cache, caching.MAX_BYTES // 2, "third")
 
     assert await is_kept()
-    assert await cache.get("other", NOBODY) is None
-    assert await cache.get("third", NOBODY) == "page"
+    assert await get(cache, "other") is None
+    assert await get(cache, "third") == "page"
 
 
 def test_the_state_is_another_one_after_a_crash_and_a_start(folder: Path) -> None:
