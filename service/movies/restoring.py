@@ -1,15 +1,17 @@
 """POST /v1/movies/{id}/restore: a deleted movie comes back as it was, from the feed of changes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 from aiohttp import web
 
 from service.context import RequestContext
 from service.database.query import Expected
+from service.database.resending import MAX_LOSSES
 from service.database.statements import Statements
-from service.database.store import Store
+from service.database.store import DROPPED, Store
 from service.errors import CatalogueError, Contended, NotFound, Problem, RuleBroken, Taken
 from service.movies.handlers import movie_headers, respond
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
@@ -67,7 +69,7 @@ class Restores:
         movie_id = parse_id(request)
         try:
             movie = await self.store.resender.send(
-                partial(self._restore, movie_id, request[CONTEXT])
+                partial(self._restore, movie_id, request[CONTEXT], count())
             )
         except RuleBroken as error:  # what it refers to may be gone
             raise MOVIES.to_invalid(error) from error
@@ -75,7 +77,9 @@ class Restores:
         headers["Content-Location"] = f"/v1/movies/{movie.id}"
         return respond(movie, headers)
 
-    async def _restore(self, movie_id: int, context: RequestContext) -> Movie:
+    async def _restore(
+        self, movie_id: int, context: RequestContext, attempts: Iterator[int]
+    ) -> Movie:
         sent = {"id": str(movie_id)}
         ((_, is_on, is_there, owner, is_kept, was_used, *row),) = await self.statements.fetch(
             "restore_movie", sent, is_resent=True, max_affected=1, waiting=[context]
@@ -90,4 +94,6 @@ class Restores:
             raise NoUndo
         if not is_kept:
             raise NotKept if was_used else NotFound(MOVIES.noun)
-        raise Contended(f"another session has just restored movie {movie_id}, or its external id")
+        if next(attempts) < MAX_LOSSES:  # another session has just restored it, or its external id
+            raise Contended(f"other sessions restore movie {movie_id} in turn")
+        raise self.statements.report("restore_movie", DROPPED)
