@@ -34,6 +34,7 @@ Item = TypeVar("Item")
 
 # Outcomes of a write that was not made.
 REFUSALS = frozenset(("missing", "failed", "taken", "locked"))
+DROPPED = "nothing was written: did a trigger prevent it?"
 
 
 class NothingWritten(CatalogueError):
@@ -428,7 +429,7 @@ class Store(Generic[Item]):
         return Written(outcome, self._resource.make(row[3:]), transaction)
 
     def _report_unwritten(self, query: str) -> CatalogueError:
-        return self._statements.report(query, "nothing was written: did a trigger prevent it?")
+        return self._statements.report(query, DROPPED)
 
 
 def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> bytes:

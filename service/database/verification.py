@@ -118,17 +118,25 @@ class QueryRegistry:
 
     async def _reload(self) -> None:
         try:
-            found = self._read_files()
-            await verify_queries(self._config, found)
-            # The file of a migration that the database lacks may have been removed.
-            versions = list_versions(self._config.migrations)
+            changed = await self.replace()
         except Exception as error:  # noqa: BLE001 - nobody waits for this task
             log.warning("queries not reloaded", reason=str(error) or repr(error))
             return
-        changed = [name for name in found if found[name] != self.queries.get(name)]
-        self._replace(found, versions)
         self.on_reload()
         log.info("queries reloaded", changed=changed)
+
+    async def replace(self) -> list[str]:
+        """Read and verify the files, and replace the queries; return the changed ones.
+
+        Raises `OperatorError` or `Unavailable`; then the old queries stay.
+        """
+        found = self._read_files()
+        await verify_queries(self._config, found)
+        # The file of a migration that the database lacks may have been removed.
+        versions = list_versions(self._config.migrations)
+        changed = [name for name in found if found[name] != self.queries.get(name)]
+        self._replace(found, versions)
+        return changed
 
 
 async def verify_queries(

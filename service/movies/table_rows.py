@@ -54,7 +54,9 @@ def read_csv(
             values = {
                 field: _parse_cell(field, cells[index])
                 for field, index in fields
-                if is_wanted and cells[index] != empty
+                if is_wanted
+                and cells[index] != empty
+                and (field != "external_id" or cells[index].strip())
             }
         except Malformed as error:
             yield FileRow(line, given, error, size)

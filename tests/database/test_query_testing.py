@@ -53,7 +53,7 @@ FOUND = {
     ],
     "put_movies": [
         ("when not n.replace then", "when false then"),
-        (") is distinct from (f.", ") is not distinct from (f."),
+        (") is distinct from (p.", ") is not distinct from (p."),
         ("n.external_id is null then 'created'", "n.external_id is null then 'locked'"),
         ("where a.outcome in ('taken', 'locked')", "where false"),
         ("where g.outcome = 'created'", ""),
@@ -399,6 +399,15 @@ def test_a_rule_that_refuses_all_samples_is_named(
 
     assert all(report.startswith("not tested: ") for report in reports)
     assert all('constraint "movies_year_known"' in report for report in reports)
+
+
+def test_the_feed_may_have_cleared_changes(
+    settings: Callable[..., Config], execute: Execute
+) -> None:
+    """As every feed after `keep_days`."""
+    execute("update movie_feed set cleared_to = '1'")
+
+    assert run_tests(settings(), LOADED, print)
 
 
 def test_the_feed_may_be_off(settings: Callable[..., Config], execute: Execute) -> None:

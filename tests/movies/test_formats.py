@@ -318,13 +318,16 @@ def test_genres_in_one_cell() -> None:
 
 def test_external_ids_lose_the_blanks_at_their_ends_in_tables_only(read: Read) -> None:
     """As years, runtimes and genres do: spreadsheets pad cells; JSON is exact."""
-    (in_csv,) = read("external_id,title,year,runtime,genres\n a:1\u00a0, A ,1999,1,x\n", "csv")
+    head = "external_id,title,year,runtime,genres\n"
+    in_csv, padded = read(f"{head} a:1\u00a0, A ,1999,1,x\n  ,A,1999,1,x\n", "csv")
     (in_imdb,) = read(f"{IMDB} tt1 \tmovie\tA\tA\t0\t1999\t\\N\t102\tDrama\n", "imdb")
     (in_json,) = read('{"external_id": "a:1 "}\n', "ndjson")
 
     found = [row.movie for row in (in_csv, in_imdb, in_json) if isinstance(row.movie, dict)]
     assert [movie["external_id"] for movie in found] == ["a:1", "imdb:tt1", "a:1 "]
     assert found[0]["title"] == " A "
+    assert isinstance(padded.movie, dict)
+    assert "external_id" not in padded.movie
 
 
 def test_imdb_titles(read: Read) -> None:
