@@ -16,11 +16,11 @@ from service.changes import feed as changes_feed
 from service.changes import handlers as changes
 from service.changes.feed import Feed
 from service.changes.handlers import Changes, begin_copy
-from service.changes.waiting import Waiting
+from service.changes.waiting import LongPolls
 from service.clients import clients, commands
 from service.clients.access import AccessControl
 from service.clients.clients import Clients
-from service.clients.limits import Limits
+from service.clients.limits import RateLimiter
 from service.config import Config, Operations
 from service.database import freshness, query_files, verification
 from service.database.cache import ResultCache
@@ -81,11 +81,10 @@ EXPECTED = {
     for name, query in module.QUERIES.items()
 }
 VERIFY_RETRY_S = 1.0  # between attempts to verify the database
-CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 LISTS, STREAMS = "lists", "streams"  # limits of the pool
 POOL = web.AppKey("pool", Pool)
-FILES = web.AppKey("files", QueryRegistry)
+REGISTRY = web.AppKey("files", QueryRegistry)
 
 
 def load_queries(config: Config) -> dict[str, Query]:
@@ -147,7 +146,7 @@ def create_app(
         replicas = Replicas(config.database, files.queries, pool, limits)
     sources = Sources(config, files, pool, replicas)
     statements = sources.make_statements()
-    rate_limits = Limits(config.limits, metrics)
+    rate_limits = RateLimiter(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements), rate_limits)
     cycle = RequestCycle(server, access, metrics, AccessLog(metrics, config.log))
     health = Health(config.service, sources.require_migrations, cycle)
@@ -172,7 +171,7 @@ def create_app(
     metrics.samplers.append(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS_APP] = _make_operations(config, access, health, metrics)
     app[POOL] = pool
-    app[FILES] = files
+    app[REGISTRY] = files
     return app
 
 
@@ -211,7 +210,7 @@ def _make_routes(
             Batches(store, creates, bodies, access, server.require_if_match),
             Restores(store, statements),
         ),
-        *changes.make_routes(Changes(feed, Waiting(feed), cycle, access) if feed else None),
+        *changes.make_routes(Changes(feed, LongPolls(feed), cycle, access) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),
         *reference.make_routes(Reference(lambda: build_document(routes, access.anonymous))),
@@ -256,7 +255,7 @@ async def check_start(config: Config) -> QueryRegistry:
     The database need not be reachable: the service starts without it, and is not ready.
     """
     # Without metrics: the sums of the workers must not include the gauges of their master.
-    files = create_app(replace(config, operations=Operations()))[FILES]
+    files = create_app(replace(config, operations=Operations()))[REGISTRY]
     with suppress(Unavailable):  # each worker logs it
         await verify_queries(config, files.queries)
     return files
@@ -278,7 +277,7 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
     yield
     if retry:
         retry.cancel()
-    await pool.close(CLOSE_TIMEOUT_S)
+    await pool.close()
 
 
 async def _connect_until_ready(pool: Pool, reason: str) -> None:

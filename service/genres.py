@@ -41,7 +41,7 @@ QUERIES: Mapping[str, Expected] = {
 CACHE_FACTOR = 100  # times the duration of the count
 CACHE_MIN_S = 1.0
 # A request waits so long for a new count, then it gets the old one; a small catalogue takes less.
-MAX_WAIT_S = 0.05
+COUNT_WAIT_S = 0.05
 MAX_STALE_S = 60.0  # after the cache time, nobody gets the counts: a count takes no longer
 
 
@@ -84,7 +84,7 @@ class GenreCounts:
             self._counting = asyncio.create_task(self._count(caller))
         if self._counting:
             is_usable = now < self._usable_until
-            wait = max(0, self._started_at + MAX_WAIT_S - now) if is_usable else None
+            wait = max(0, self._started_at + COUNT_WAIT_S - now) if is_usable else None
             await asyncio.wait([self._counting], timeout=wait)
         if self._counts is None or now >= self._usable_until:
             raise self._error.with_traceback(None)  # each raise would add to the former one

@@ -8,12 +8,12 @@ from operator import attrgetter
 from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor
 from service.errors import Refusal, Unavailable
 
-POLL_S = 0.2  # between two statements
-MAX_WAITING = 1000  # requests; further ones are refused
-Answer = asyncio.Future[ChangePage]  # to a request that waits
+POLL_PAUSE_S = 0.2  # between two statements
+MAX_WAITERS = 1000  # requests; further ones are refused
+Waiter = asyncio.Future[ChangePage]  # to a request that waits
 
 
-class Waiting:
+class LongPolls:
     """The requests that wait for changes.
 
     What must stay true: a request gets the first changes after its own cursor, and misses none.
@@ -21,7 +21,7 @@ class Waiting:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._cursors: dict[Answer, FeedCursor] = {}  # of the requests that wait
+        self._cursors: dict[Waiter, FeedCursor] = {}  # of the requests that wait
         self._polling: asyncio.Task[None] | None = None
 
     async def wait(self, after: FeedCursor, seconds: float) -> ChangePage | None:
@@ -29,9 +29,9 @@ class Waiting:
 
         Raises `CursorExpired`, and `Unavailable` if too many requests wait.
         """
-        if len(self._cursors) >= MAX_WAITING:
+        if len(self._cursors) >= MAX_WAITERS:
             raise Unavailable("too many requests wait for changes", Refusal.QUEUE_FULL)
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: Waiter = asyncio.get_running_loop().create_future()
         self._cursors[answer] = after
         self._polling = self._polling or asyncio.create_task(self._poll())
         try:
@@ -47,7 +47,7 @@ class Waiting:
                 # Those of now: a request that comes during the read may have an earlier cursor.
                 cursors = self._cursors.copy()
                 first = min(cursors.values(), key=attrgetter("place"))
-                found: dict[Answer, ChangePage | Exception]
+                found: dict[Waiter, ChangePage | Exception]
                 try:
                     found = divide_page(await self._feed.read(first), cursors)
                 except Exception as error:  # noqa: BLE001 - each request gets it
@@ -59,20 +59,20 @@ class Waiting:
                         answer.set_exception(result)
                     else:
                         answer.set_result(result)
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(POLL_PAUSE_S)
         finally:
             self._polling = None
 
 
 def divide_page(
-    page: ChangePage, cursors: Mapping[Answer, FeedCursor]
-) -> dict[Answer, ChangePage | Exception]:
+    page: ChangePage, cursors: Mapping[Waiter, FeedCursor]
+) -> dict[Waiter, ChangePage | Exception]:
     """Return the changes of the page after each cursor; without those that have none.
 
     Requests with the same changes get the same page, which is then encoded once: 1,000 copies could
     have 600 MB. Of a page that lacks changes, only what the first cursor gets is known.
     """
-    found, pages = dict[Answer, ChangePage | Exception](), dict[int, ChangePage]()
+    found, pages = dict[Waiter, ChangePage | Exception](), dict[int, ChangePage]()
     first = min(after.place for after in cursors.values())
     for answer, after in cursors.items():
         start = bisect_right(page.changes, after.place, key=attrgetter("cursor.place"))

@@ -6,22 +6,22 @@ Only routes with a scope ask. They ask before they look at anything else of the 
 from aiohttp import hdrs, web
 
 from service.clients.clients import Client, Clients
-from service.clients.limits import Limits
+from service.clients.limits import RateLimiter
 from service.config import Access
 from service.database.caller import Caller
 from service.errors import Forbidden, MalformedHeader, Unauthorized
-from service.web.bodies import MAX_BYTES
+from service.web.bodies import MAX_BODY_BYTES
 from service.web.route import Route, Scope
 
 # A body takes one unit of the rate limit for each so many bytes, also if the last ones are fewer.
 UNIT_BYTES = 65_536
-MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
+MAX_BODY_UNITS = MAX_BODY_BYTES // UNIT_BYTES
 
 
 class AccessControl:
     """Lets requests pass that have the scope of their route."""
 
-    def __init__(self, settings: Access, clients: Clients, limits: Limits) -> None:
+    def __init__(self, settings: Access, clients: Clients, limits: RateLimiter) -> None:
         self.anonymous = Scope[settings.anonymous.upper()]  # of requests without a token
         self._clients = clients
         self._limits = limits

@@ -43,7 +43,7 @@ class Window(NamedTuple):
     current_kept_s: float
 
 
-class Limits:
+class RateLimiter:
     """Refuses requests over the limit, with `LimitReached`."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:

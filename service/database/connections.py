@@ -21,7 +21,7 @@ from psycopg2.errors import QueryCanceled
 from service import __version__
 from service.config import Database
 from service.database.query import describe_error
-from service.database.urls import Server, is_socket, list_servers, parse_url
+from service.database.urls import ServerAddress, is_socket, list_servers, parse_url
 from service.errors import OperatorError
 
 Session = psycopg2.extensions.connection
@@ -63,7 +63,7 @@ def open_session(url: str, **options: Any) -> Session:
     return session
 
 
-def require_utf8(session: Session) -> None:
+def require_utf8_database(session: Session) -> None:
     """Raise `OperatorError` unless the database is in UTF8.
 
     In SQL_ASCII, searches would silently miss rows; other encodings lack characters.
@@ -125,7 +125,7 @@ class Connector:
 
     def __init__(self, settings: Database) -> None:
         self._url = settings.url
-        self._last: Server = {}
+        self._last: ServerAddress = {}
         aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
     async def connect(self) -> Connection:
@@ -157,13 +157,13 @@ class Connector:
         raise psycopg2.OperationalError(reason)
 
 
-def list_addresses(given: Mapping[str, object]) -> list[Server]:
+def list_addresses(given: Mapping[str, object]) -> list[ServerAddress]:
     """List the servers of a parsed URL, each once for each of its addresses; may block.
 
     With `host` and `hostaddr`, libpq looks nothing up, and TLS still checks the name. A name that
     is not found is left out; if none is found, raises psycopg2.OperationalError.
     """
-    addresses: list[Server] = []
+    addresses: list[ServerAddress] = []
     failure = None
     for server in list_servers(given):
         if server.get("hostaddr") or is_socket(server):

@@ -35,6 +35,7 @@ RETRY_S = 0.25
 # runs longer is not counted any more: a stream that sorts, a commit that waits for a standby.
 GIVEN_UP_S = 4.0
 CLOSE_POLL_S = 0.01
+CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 
 
@@ -153,7 +154,7 @@ class Pool:
         while self._idle:
             self._discard(self._idle.pop()[0])
 
-    async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:  # noqa: ASYNC109 - no cancellation
         """Close; waiters fail, connections in use have `timeout` seconds to be returned."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout

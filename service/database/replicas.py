@@ -19,8 +19,6 @@ from service.database.freshness import IS_PRIMARY, POLL_S, Primary, Replica
 from service.database.pool import Pool
 from service.database.query import Query
 
-CLOSE_TIMEOUT_S = 2.0
-
 log = structlog.get_logger()
 
 
@@ -79,7 +77,7 @@ class Replicas:
             await running
         for server in [self._primary, *self.all]:
             server.close()
-        await asyncio.gather(*[replica.pool.close(CLOSE_TIMEOUT_S) for replica in self.all])
+        await asyncio.gather(*[replica.pool.close() for replica in self.all])
 
     async def _watch_primary(self) -> None:
         while True:

@@ -27,7 +27,7 @@ MAX_ROWS = 128
 MAX_WAITING = 1000
 MAX_WAITING_FOR_KEY = 100
 ALONE_MAX_S = 1.0  # for the rows of a statement that failed, one after the other
-MAX_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
+MAX_PAYLOAD_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
 
 
 @dataclass(slots=True, eq=False)
@@ -52,11 +52,11 @@ def count_rows(sizes: Sequence[int], last_rows: int, max_rows: int, *, takes_all
     `sizes`: of their payloads, in bytes; `last_rows`: of the last statement, whose clients will
     soon send their next requests. A statement takes half of both together: the database works on
     one half while clients get the other half. With `takes_all`, it takes all that wait. In any
-    case, at most `max_rows` and `MAX_BYTES`, but at least one row.
+    case, at most `max_rows` and `MAX_PAYLOAD_BYTES`, but at least one row.
     """
     most = len(sizes) if takes_all else (len(sizes) + last_rows + 1) // 2
     taken = min(most, max_rows, len(sizes))
-    while taken > 1 and sum(sizes[:taken]) > MAX_BYTES:
+    while taken > 1 and sum(sizes[:taken]) > MAX_PAYLOAD_BYTES:
         taken -= 1
     return taken
 

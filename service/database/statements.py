@@ -243,7 +243,7 @@ class Statements:
                 await absorb_late_timeout(connection)
         metrics.rows.inc(len(rows))
         if self.slow and seconds > self.slow:
-            log.warning("slow statement", rows=len(rows), **_describe(statement, started))
+            log.warning("slow statement", rows=len(rows), **_describe_statement(statement, started))
         return rows
 
     def _read_notices(self, query: Query, notices: Sequence[str]) -> None:
@@ -270,21 +270,21 @@ class Statements:
     ) -> CatalogueError:
         """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
         query, execution, *_ = statement
-        translated, reason = translate_error(query, error), describe_error(error)
+        translated = translate_error(query, error)
         # A write that waits for a lock is sent again; the line of a request that gives up has this.
         is_resent = execution.is_resent and isinstance(error, LockNotAvailable)
         if is_resent or (execution.expects_timeout and isinstance(error, CONTENDED)):
             return translated
+        fields = {"reason": describe_error(error), **_describe_statement(statement, started)}
         if not isinstance(translated, RuleBroken):
             self.metrics.get_statement(query.name).failures.inc()
-            log.warning("statement failed", reason=reason, **_describe(statement, started))
+            log.warning("statement failed", **fields)
         elif not translated.rule:
-            fields = _describe(statement, started)
-            log.warning("refused by the database", reason=reason, **fields)
+            log.warning("refused by the database", **fields)
         return translated
 
 
-def _describe(statement: Statement, started: float) -> dict[str, object]:
+def _describe_statement(statement: Statement, started: float) -> dict[str, object]:
     """Return the fields of a line about a statement in the log."""
     names = dict.fromkeys(caller.name for caller in statement.callers if caller.name)
     clients = list(names)[:MAX_LOGGED_CLIENTS]

@@ -158,7 +158,7 @@ class Condition(NamedTuple):
 ALWAYS = Condition()
 
 
-class Change(NamedTuple):
+class ItemChange(NamedTuple):
     """A change of an item; `fields` is None for a deletion."""
 
     id: int
@@ -300,7 +300,7 @@ class Store(Generic[Item]):
         payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
         return await self._write_all(self._put_query, payloads, caller)
 
-    async def change(self, change: Change, caller: Caller = NOBODY) -> Written[Item]:
+    async def change(self, change: ItemChange, caller: Caller = NOBODY) -> Written[Item]:
         """Change or delete an item in one atomic statement.
 
         Raises `NotFound`, `PreconditionFailed`, `Taken`, or `Invalid` if the database refuses it.
@@ -308,7 +308,9 @@ class Store(Generic[Item]):
         query = self._choose_query(change)
         return await self._submit(query, change.id, change.encode(), caller)
 
-    async def change_all(self, changes: Sequence[Change], caller: Caller) -> list[Written[Item]]:
+    async def change_all(
+        self, changes: Sequence[ItemChange], caller: Caller
+    ) -> list[Written[Item]]:
         """Change or delete all items in one statement, or none. No id occurs twice.
 
         Raises `NothingWritten` or `RuleBroken`.
@@ -339,7 +341,7 @@ class Store(Generic[Item]):
         items = [self._resource.make(row) for row in rows]
         return {getattr(item, unique): item for item in items}
 
-    def _choose_query(self, change: Change) -> str:
+    def _choose_query(self, change: ItemChange) -> str:
         return self._delete_query if change.fields is None else self._update_query
 
     async def _submit(self, query: str, key: int, payload: bytes, caller: Caller) -> Written[Item]:

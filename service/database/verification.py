@@ -15,7 +15,7 @@ import structlog
 from psycopg2 import errors as postgres
 
 from service.config import Config
-from service.database.connections import Connector, require_utf8
+from service.database.connections import Connector, require_utf8_database
 from service.database.migrations.files import list_versions
 from service.database.query import (
     Expected,
@@ -161,7 +161,7 @@ async def verify_database(
     waits for a lock or takes too long, it is `Contended`, unless another one is wrong.
     Returns False if the database is read-only: then the columns of writes cannot be verified.
     """
-    require_utf8(connection.raw)
+    require_utf8_database(connection.raw)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
         # First these: a missing migration or another fault may be why a query fails.

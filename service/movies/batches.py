@@ -15,7 +15,7 @@ from marshmallow import ValidationError
 from marshmallow.validate import Range
 
 from service.database import MAX_BIGINT
-from service.database.store import ALWAYS, Change, Condition, Store, Written
+from service.database.store import ALWAYS, Condition, ItemChange, Store, Written
 from service.errors import Failure, Invalid, Malformed, PreconditionRequired, RuleBroken
 from service.movies.handlers import MOVIE_TAG, REPLAYED
 from service.movies.keys import BATCH_KEY, IdempotentCreates
@@ -44,7 +44,7 @@ MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
 MAX_TAG_LENGTH = 100  # a movie's tag is shorter
 SLICE_S = 0.0005  # of loading movies; then other requests go on
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
-Result = dict[str, object]  # of an entry of a lenient batch
+EntryResult = dict[str, object]  # of an entry of a lenient batch
 
 
 def _check_number(movies: list[object]) -> None:
@@ -67,7 +67,7 @@ def _parse_etag(text: str) -> Tag:
     return Tag(bool(match[1]), match[2])
 
 
-ID = JSONField(
+ID_FIELD = JSONField(
     int,
     "an integer",
     Range(1, MAX_BIGINT, error="must be {min} to {max}"),
@@ -76,7 +76,7 @@ ID = JSONField(
     format="int64",
     examples=[7],
 )
-ETAG = JSONField(
+ETAG_FIELD = JSONField(
     str,
     "a string",
     convert=_parse_etag,
@@ -94,14 +94,14 @@ class MovieChangeInput(MovieInput):
 
     called = "a change"
     read_only = tuple(name for name in MovieInput.read_only if name not in ("id", "etag"))
-    id, etag = ID, ETAG
+    id, etag = ID_FIELD, ETAG_FIELD
 
 
 class MovieDeletionInput(JSONObject):
     """A movie that is to be deleted."""
 
     called = "a deletion"
-    id, etag = ID, ETAG
+    id, etag = ID_FIELD, ETAG_FIELD
 
 
 class Kind(NamedTuple):
@@ -227,14 +227,14 @@ class Batches:
             # Of equal external ids, the first one is created, also if its statement is sent again.
             turns = defaultdict[object, asyncio.Lock](asyncio.Lock)
 
-            async def create_one(place: int, fields: Values) -> tuple[int, Result]:
+            async def create_one(place: int, fields: Values) -> tuple[int, EntryResult]:
                 async with turns[fields.get("external_id", place)]:
                     if own_key := keys[place]:
                         create = self.idempotent_creates.create
                         created, replayed = await create(own_key, fields, caller)
                     else:
                         created, replayed = await self.store.create(fields, caller), False
-                result: Result = {"status": 201, "movie": movie_json(created.item)}
+                result: EntryResult = {"status": 201, "movie": movie_json(created.item)}
                 return created.transaction, result | ({"replayed": True} if replayed else {})
 
             return await _respond_to_each(request, movies, create_one)
@@ -247,7 +247,7 @@ class Batches:
         movies, is_lenient = await self._read(request, PUTS)
         caller = request[CONTEXT].caller
 
-        async def put_one(_: int, fields: Values) -> tuple[int, Result]:
+        async def put_one(_: int, fields: Values) -> tuple[int, EntryResult]:
             written = await self.store.put(fields, caller)
             return written.transaction, _put_result(written)
 
@@ -269,12 +269,12 @@ class Batches:
         entries, is_lenient = await self._read(request, kind)
         caller = request[CONTEXT].caller
 
-        def make_change(entry: Values) -> Change:
+        def make_change(entry: Values) -> ItemChange:
             sent = {name: entry[name] for name in FIELDS if name in entry}
             fields = None if kind is DELETIONS else sent
-            return Change(entry["id"], fields, self._get_condition(entry))
+            return ItemChange(entry["id"], fields, self._get_condition(entry))
 
-        async def change_one(_: int, entry: Values) -> tuple[int, Result]:
+        async def change_one(_: int, entry: Values) -> tuple[int, EntryResult]:
             changed = await self.store.change(make_change(entry), caller)
             return changed.transaction, {"status": 200, "movie": movie_json(changed.item)}
 
@@ -315,7 +315,7 @@ def _naming_entries() -> Iterator[None]:
         raise MOVIES.to_invalid(error, MOVIES.table) from error
 
 
-def _put_result(written: Written[Movie]) -> Result:
+def _put_result(written: Written[Movie]) -> EntryResult:
     status = 201 if written.outcome == "created" else 200
     return {"status": status, "movie": movie_json(written.item)}
 
@@ -335,7 +335,7 @@ def _respond_to_all(
 async def _respond_to_each(
     request: web.Request,
     entries: Sequence[Loaded],
-    act: Callable[[int, Values], Awaitable[tuple[int, Result]]],
+    act: Callable[[int, Values], Awaitable[tuple[int, EntryResult]]],
 ) -> web.StreamResponse:
     """Respond with the result of each entry of a lenient batch, or the problem of its error.
 
@@ -344,7 +344,7 @@ async def _respond_to_each(
     wait = 0  # seconds after which a repeat may succeed
     last = 0  # of the transactions
 
-    async def try_one(place: int, entry: Loaded) -> Result:
+    async def try_one(place: int, entry: Loaded) -> EntryResult:
         nonlocal wait, last
         try:
             if isinstance(entry, Exception):

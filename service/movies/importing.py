@@ -69,7 +69,7 @@ class ImportResult(NamedTuple):
         return f"{text}; the rejected rows are in {rejects}" if self.rejected else text
 
 
-class Chunk:
+class ImportChunk:
     """Some rows of the file, in its order: valid ones are inserted, all others are rejects."""
 
     def __init__(self) -> None:
@@ -194,21 +194,21 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     return result._replace(seconds=time.monotonic() - started)
 
 
-def _split_into_chunks(rows: Iterable[FileRow], *, update: bool) -> Iterator[Chunk]:
+def _split_into_chunks(rows: Iterable[FileRow], *, update: bool) -> Iterator[ImportChunk]:
     """Yield at least one chunk."""
     updated = set[int]() if update else None
-    chunk = Chunk()
+    chunk = ImportChunk()
     for row in rows:
         chunk.add(row, updated)
         if chunk.read >= MAX_CHUNK_ROWS or chunk.bytes >= MAX_CHUNK_BYTES:
             yield chunk
-            chunk = Chunk()
+            chunk = ImportChunk()
     yield chunk
 
 
 def _insert_chunks(
-    transaction: Transaction, chunks: Iterator[Chunk], *, update: bool
-) -> Iterator[Chunk]:
+    transaction: Transaction, chunks: Iterator[ImportChunk], *, update: bool
+) -> Iterator[ImportChunk]:
     """Insert each chunk in a thread and yield it; the next chunk is read meanwhile."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         chunk = next(chunks)

@@ -12,7 +12,7 @@ from service.errors import Malformed, quote
 from service.movies.movie import COLUMN_TYPES, COLUMNS, FIELDS, split_genres
 from service.movies.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 from service.movies.rules import OPTIONAL
-from service.web.bodies import MAX_BYTES
+from service.web.bodies import MAX_BODY_BYTES
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 LONE_CR = "CR without LF: end lines with LF or CR LF, and quote cells with CR"
@@ -93,11 +93,11 @@ def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
         nonlocal size
         for _, line in read_lines(stream):
             size += len(line)
-            if size > MAX_BYTES:
+            if size > MAX_BODY_BYTES:
                 raise BrokenFile(first, f"{TOO_LONG}; is a closing quote missing?")
             yield line.decode("utf-8", "surrogateescape")
 
-    csv.field_size_limit(MAX_BYTES)
+    csv.field_size_limit(MAX_BODY_BYTES)
     reader = csv.reader(decode_lines(), strict=True, **form)
     try:
         for cells in reader:

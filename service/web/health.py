@@ -21,7 +21,7 @@ from service.web.middleware import RequestCycle
 from service.web.responses import Content, LargeResponse, json_response
 from service.web.route import Operation, Route, Scope
 
-PATH = "/v1/healthcheck"
+HEALTH_PATH = "/v1/healthcheck"
 READY_INTERVAL_S = 15.0  # as often as ops/prometheus.yml asks
 SystemInfo = make_schema(
     "SystemInfo",
@@ -113,6 +113,6 @@ class MetricsPage:
 def make_routes(health: Health) -> list[Route]:
     """Return the routes."""
     return [
-        Route("GET", PATH, health.show, Scope.NONE, SHOW_HEALTH),
-        Route("GET", f"{PATH}/ready", health.ready, Scope.NONE, SHOW_READINESS),
+        Route("GET", HEALTH_PATH, health.show, Scope.NONE, SHOW_HEALTH),
+        Route("GET", f"{HEALTH_PATH}/ready", health.ready, Scope.NONE, SHOW_READINESS),
     ]

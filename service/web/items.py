@@ -12,7 +12,7 @@ from wsgiref.handlers import format_date_time
 
 from aiohttp import web
 
-from service.database.store import Change, Condition, Resource, Store, Written
+from service.database.store import Condition, ItemChange, Resource, Store, Written
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
 from service.web.fields import JSONObject, Values, load_fields
@@ -26,7 +26,6 @@ from service.web.responses import (
 )
 
 Item = TypeVar("Item")
-Json = dict[str, object]
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -41,7 +40,7 @@ class Representation(Generic[Item]):
     resource: Resource[Item]
     path: str
     fields: JSONObject
-    to_json: Callable[[Item], Json]
+    to_json: Callable[[Item], dict[str, object]]
     tag: re.Pattern[str]
 
     @cached_property
@@ -49,7 +48,7 @@ class Representation(Generic[Item]):
         """The fields that may be missing."""
         return tuple(name for name, field in self.fields.fields.items() if not field.required)
 
-    def make_headers(self, item: Any, content: Json) -> dict[str, str]:
+    def make_headers(self, item: Any, content: dict[str, object]) -> dict[str, str]:
         """Return the headers of a response with this item; caches must revalidate it."""
         return {
             "Content-Type": "application/json",
@@ -120,7 +119,7 @@ class Items(Generic[Item]):
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the item: 200 and the item as it was."""
         item_id = parse_id(request)
-        change = Change(item_id, None, self._parse_condition(request, item_id))
+        change = ItemChange(item_id, None, self._parse_condition(request, item_id))
         _, item, transaction = await self.store.change(change, request[CONTEXT].caller)
         headers = {**JSON_HEADERS, POSITION: f"{transaction}"}
         return json_response({self.kind.resource.noun: self.kind.to_json(item)}, headers)
@@ -131,7 +130,7 @@ class Items(Generic[Item]):
         item_id = parse_id(request)
         body = await self.bodies.read_object(request)
         fields = load_fields(self.kind.fields, body, partial=partial)
-        change = Change(item_id, fields, self._parse_condition(request, item_id))
+        change = ItemChange(item_id, fields, self._parse_condition(request, item_id))
         return self.kind.respond_changed(await self.store.change(change, request[CONTEXT].caller))
 
     def _parse_condition(self, request: web.Request, item_id: int) -> Condition:

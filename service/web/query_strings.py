@@ -22,7 +22,7 @@ from service.web.fields import MAX_LISTED, Values
 MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
-NO_PARAMETERS = Schema()
+EMPTY_QUERY = Schema()
 MAX_RANGES = 10
 RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
 RANGES = re.compile(rf"{RANGE}(,{RANGE}){{0,{MAX_RANGES - 1}}}")
@@ -159,7 +159,7 @@ def list_parameters(schema: Schema) -> Mapping[str, QueryParameter]:
 def reject_query_string(request: web.Request) -> None:
     """Raise `WrongParameters` if there is a query string, on paths without parameters."""
     if query := request.rel_url.raw_query_string:
-        parse_query(query, NO_PARAMETERS)
+        parse_query(query, EMPTY_QUERY)
 
 
 def parse_id(request: web.Request) -> int:

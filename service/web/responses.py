@@ -93,7 +93,7 @@ class Content:
         return zlib.compress(self.body, wbits=GZIP_WBITS)
 
 
-NOTHING = Content(b"", {})
+EMPTY = Content(b"", {})
 
 
 class LargeResponse(DirectResponse):
@@ -113,7 +113,7 @@ class LargeResponse(DirectResponse):
             self.body = self._content.gzipped
             self.own_headers = {**self.own_headers, "Content-Encoding": "gzip"}
         await super().prepare(request)
-        self._content = NOTHING  # as DirectResponse frees its body
+        self._content = EMPTY  # as DirectResponse frees its body
 
 
 def encode_json(payload: Mapping[str, object]) -> bytes:

@@ -10,7 +10,7 @@ from service.database.caller import Caller
 
 # The id in a path. No leading zeros, so that an item has one path; `\d` would match digits of other
 # scripts.
-ID = "{id:[1-9][0-9]{0,18}}"
+ID_IN_PATH = "{id:[1-9][0-9]{0,18}}"
 
 
 class Scope(IntEnum):

@@ -32,7 +32,7 @@ FULL_LOG_S = 10.0  # between two lines in the log about too many connections
 OPERATIONS_APP = web.AppKey("operations", web.Application)
 
 
-class Connection(web.RequestHandler):
+class ClientConnection(web.RequestHandler):
     """Answers invalid HTTP with a problem document; ends at once if there are too many."""
 
     def __init__(self, runner: "Runner", server: web.Server) -> None:
@@ -121,7 +121,7 @@ class Runner(web.AppRunner):
             await self._operations.setup()
             await self._operations.listen(for_operators)
         assert self.server, "set up before"  # noqa: S101 - for mypy
-        make_connection = partial(Connection, self, self.server)
+        make_connection = partial(ClientConnection, self, self.server)
         for each in sockets:
             if each.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
                 # Connections inherit it: the kernel ends one whose client does not read.

@@ -28,7 +28,7 @@ from service.changes import handlers as web_changes
 from service.changes import waiting as waiting_changes
 from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor, make_expiry
 from service.changes.handlers import decode_change, encode_change
-from service.changes.waiting import Waiting, divide_page
+from service.changes.waiting import LongPolls, divide_page
 from service.database import clearing
 from service.database.clearing import Clearing
 from service.database.migrations import session as migration_session
@@ -424,7 +424,7 @@ async def test_a_wait_that_begins_during_a_poll_misses_nothing(
         return rows
 
     monkeypatch.setattr(statements, "fetch", fetch_slowly)
-    waiting = Waiting(Feed(statements, statements))
+    waiting = LongPolls(Feed(statements, statements))
     first = asyncio.create_task(waiting.wait(later, 30))
     await has_read.wait()
     second = asyncio.create_task(waiting.wait(earlier, 30))
