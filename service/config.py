@@ -119,7 +119,7 @@ REPLICA_URLS = _texts(  # the message does not repeat the text, which has a pass
 DATABASE_URL = _pattern("postgres(?:ql)?://", "postgresql://user:password@host:port/name")
 REDIS_URL = _pattern(
     r"(?:rediss?://(?:[^/?#]*@)?(?:[^/?#@:]*|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?(?:/[0-9]*)?"
-    r"|unix://[^?#]*)(?:\?[^#@]*)?\Z",  # an @ behind ? is part of a password
+    r"|unix://[^?#]*)(?:\?[^#@]*)?\Z",  # an @ after ? is part of a password
     "redis://:password@host:6379/0, rediss://... or unix:///path",
 )
 BEARER_TOKEN = _pattern(  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1

@@ -35,7 +35,7 @@ class CatalogueError(Exception):
     failures: Sequence[Failure] = ()
     retry_after: int | None = None  # seconds, if a repeat may succeed
     headers: Mapping[str, str] = {}  # of the response, beside Retry-After
-    transaction = 0  # that has seen why; 0: none has
+    transaction = 0  # that saw the cause; 0: none
     header_names: ClassVar[Sequence[str]] = ()  # that responses may have, for the reference
 
 
@@ -203,7 +203,7 @@ class UpgradeRequired(HTTPError):
 
 
 class Taken(CatalogueError):
-    """Another item, `owner`, has this value of the field that no two items have in common."""
+    """Another item, `owner`, has this value of the unique field."""
 
     problem = Problem("external-id-taken", "External id taken", 409)
     header_names = ("Catalogue-Position",)
@@ -218,7 +218,7 @@ CHALLENGE = 'Bearer realm="movie catalogue"'  # RFC 6750, 3
 
 
 class Unauthorized(CatalogueError):
-    """The request needs a token, or another one than the invalid one that was sent."""
+    """The request needs a token, and has none or an invalid one."""
 
     problem = Problem("unauthorized", "Unauthorized", 401)
     header_names = ("WWW-Authenticate",)
@@ -314,10 +314,7 @@ class Contended(Unavailable):
 
 
 class WaitedInVain(Contended):
-    """PostgreSQL has ended the statement: at a timeout, as one of a deadlock, or by hand.
-
-    It has kept its connection meanwhile.
-    """
+    """PostgreSQL ended a statement that held its connection: timeout, deadlock, or by hand."""
 
 
 class StatementFailed(CatalogueError):
@@ -332,7 +329,7 @@ class StatementFailed(CatalogueError):
 
 
 class OperatorError(Exception):
-    """Stops a command with this text, such as wrong settings, a query file or a migration."""
+    """Stops a command; the text says what is wrong with settings, a query file or a migration."""
 
 
 class FileError(OperatorError):

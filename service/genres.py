@@ -40,7 +40,7 @@ QUERIES: Mapping[str, Expected] = {
 
 CACHE_FACTOR = 100  # times the duration of the count
 CACHE_MIN_S = 1.0
-# A request waits so long for a new count, then it gets the old one; a small catalogue takes less.
+# A request waits this long for a new count, then it gets the old one.
 COUNT_WAIT_S = 0.05
 MAX_STALE_S = 60.0  # after the cache time, nobody gets the counts: a count takes no longer
 

@@ -83,8 +83,8 @@ class FeedCursor(NamedTuple):
     change: int
 
     @property
-    def place(self) -> tuple[int, int]:
-        """The place within its feed."""
+    def order(self) -> tuple[int, int]:
+        """The sort key within its feed."""
         return self.transaction, self.change
 
 
@@ -105,7 +105,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ChangePage:
-    """Some changes in their order, and the cursor where the feed goes on."""
+    """Some changes in their order, and the cursor of the next page."""
 
     changes: Sequence[Change]
     next: FeedCursor
@@ -178,7 +178,7 @@ class Feed:
         *,
         statements: Statements | None = None,
     ) -> ChangePage:
-        """Return changes after the place of the cursor, whatever its feed is."""
+        """Return changes after the cursor, whatever its feed is."""
         sent = {
             "after": str(after.transaction) if after else None,
             "after_id": after.change if after else None,

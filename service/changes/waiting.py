@@ -25,7 +25,7 @@ class LongPolls:
         self._polling: asyncio.Task[None] | None = None
 
     async def wait(self, after: FeedCursor, seconds: float) -> ChangePage | None:
-        """Wait until there are changes after the cursor; None if there are none in so many seconds.
+        """Wait for changes after the cursor; None after `seconds` without changes.
 
         Raises `CursorExpired`, and `Unavailable` if too many requests wait.
         """
@@ -46,7 +46,7 @@ class LongPolls:
             while self._cursors:
                 # Those of now: a request that comes during the read may have an earlier cursor.
                 cursors = self._cursors.copy()
-                first = min(cursors.values(), key=attrgetter("place"))
+                first = min(cursors.values(), key=attrgetter("order"))
                 found: dict[Waiter, ChangePage | Exception]
                 try:
                     found = divide_page(await self._feed.read(first), cursors)
@@ -73,10 +73,10 @@ def divide_page(
     have 600 MB. Of a page that lacks changes, only what the first cursor gets is known.
     """
     found, pages = dict[Waiter, ChangePage | Exception](), dict[int, ChangePage]()
-    first = min(after.place for after in cursors.values())
+    first = min(after.order for after in cursors.values())
     for answer, after in cursors.items():
-        start = bisect_right(page.changes, after.place, key=attrgetter("cursor.place"))
-        if after.feed != page.next.feed or (page.is_expired and after.place == first):
+        start = bisect_right(page.changes, after.order, key=attrgetter("cursor.order"))
+        if after.feed != page.next.feed or (page.is_expired and after.order == first):
             found[answer] = CursorExpired()
         elif page.is_expired:
             continue

@@ -25,7 +25,7 @@ from service.telemetry.metrics import Metrics
 
 KNOWN_REQUESTERS = 4096  # in the cache
 REDIS_TIMEOUT_S = 0.25  # for Redis to respond, with the wait for a connection
-REDIS_RETRY_S = 1.0  # after a failure, Redis is not asked for so long
+REDIS_RETRY_S = 1.0  # after a failure, until Redis is asked again
 MAX_REDIS_CONNECTIONS = 10
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ class RateLimiter:
         self._redis_failed_at = -inf  # by the loop's clock; -inf: Redis responds
 
     async def charge(self, caller: Caller, cost: int, charged: int = 0) -> None:
-        """Count `cost` units, at most the whole burst, less those `charged`; `LimitReached`."""
+        """Count `cost` units, at most the whole burst, minus `charged`; `LimitReached`."""
         units = min(cost, self._policy.quota)
         if units <= charged:
             return

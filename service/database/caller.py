@@ -1,10 +1,10 @@
-"""Whom a statement runs for."""
+"""The client that a statement runs for."""
 
 from typing import NamedTuple
 
 
 class Caller(NamedTuple):
-    """The client that a statement runs for, and what it must see.
+    """A client, and the writes that it must see.
 
     `min_transaction`: the lowest transaction that its reads must include (0: any will do).
     """

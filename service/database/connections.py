@@ -182,7 +182,7 @@ def list_addresses(given: Mapping[str, object]) -> list[ServerAddress]:
 
 
 async def _open(parameters: Mapping[str, Any]) -> Connection:
-    """Open a connection to one address, behind which a server responds.
+    """Open a connection to one address, at which a server responds.
 
     PgBouncer accepts connections while its server is away, and then refuses each statement.
     """
@@ -198,6 +198,6 @@ async def _open(parameters: Mapping[str, Any]) -> Connection:
     await connection
     async with connection.cursor() as cursor:  # an error closes the connection
         await cursor.execute("select")
-    # A notice then names its place in PostgreSQL's source, in every language.
+    # A notice then names its file in PostgreSQL's source, in every language.
     LIBPQ.PQsetErrorVerbosity(ctypes.c_void_p(connection.raw.pgconn_ptr), PQERRORS_VERBOSE)
     return connection

@@ -30,7 +30,7 @@ log = structlog.get_logger()
 # an outage costs a few connects and one line in the log. It is also the minimum time between two
 # calls of `distrust` that have an effect.
 RETRY_S = 0.25
-# A connection that was closed during a statement counts toward `max_open` for so long: its backend
+# How long a connection that was closed during a statement counts toward `max_open`: its backend
 # runs until the statement times out, or PostgreSQL notices that the connection is closed. One that
 # runs longer is not counted any more: a stream that sorts, a commit that waits for a standby.
 GIVEN_UP_S = 4.0
@@ -52,7 +52,7 @@ class Pool:
 
     What must stay true: there are at most `max_open` backends, with those whose statement was given
     up in the last `GIVEN_UP_S`; a connection is lent to one task at a time, after it was verified,
-    and while it is idle and trusted; a free place or connection goes to the task that has waited
+    and while it is idle and trusted; a free slot or connection goes to the task that has waited
     longest; after `close`, no connection is open.
 
     `verify` is called with each new connection until it has succeeded once: no query runs
@@ -126,7 +126,7 @@ class Pool:
         """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`.
 
         aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection
-        counts for `GIVEN_UP_S` more, and so does its place in `limit`.
+        counts for `GIVEN_UP_S` more, and so does its slot of `limit`.
         """
         connection = await self._acquire(limit)
         try:

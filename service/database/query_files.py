@@ -116,11 +116,11 @@ class AiopgAdapter(PyFormatAdapter):
     def process_sql(self, query_name: str, op_type: SQLOperationType, sql: str) -> str:
         """Return the SQL for the driver: with placeholders, literals, and the comment.
 
-        The comment is behind the first word: PostgreSQL 18 cuts off comments in front of a
+        The comment is after the first word: PostgreSQL 18 cuts off comments in front of a
         statement in pg_stat_statements. The last semicolon is for psql.
         """
         processed: str = super().process_sql(query_name, op_type, sql.rstrip("; \n"))  # type: ignore[no-untyped-call]
-        first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # behind hints
+        first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # after hints
         named = first_word.sub(lambda word: f"{word[0]} {self._comment}", processed, count=1)
         return re.sub(r"'(\d+)'", lambda number: self._literals[int(number[1])], named)
 
@@ -269,7 +269,7 @@ def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, 
 
 
 def _skip_blank(text: str, start: int = 0) -> int:
-    """Return where the next SQL begins, behind blanks and comments."""
+    """Return where the next SQL begins, after blanks and comments."""
     blank = BLANK_SQL.match(text, start)
     return blank.end() if blank else start
 

@@ -52,10 +52,10 @@ Judge = Callable[[Call, Query, ResultRows, Placeholders], None]
 
 def compare(call: Call, query: Query, rows: ResultRows, values: Placeholders) -> None:
     """Raise a `FileError` that names the query and the first difference from the call's rows."""
-    place = f"{query.name} {_dump(call[1]):.200}"
+    prefix = f"{query.name} {_dump(call[1]):.200}"
     if len(rows) != len(call[2]):
         what = f"expected {len(call[2])} rows, found {len(rows)}"
-        raise query.make_error(f"{place}: {what}{OTHERWISE}")
+        raise query.make_error(f"{prefix}: {what}{OTHERWISE}")
     columns = query.expected.columns if query.expected else [f"column {n}" for n in range(1, 10)]
     for number, cells in enumerate(zip(rows, call[2], strict=True)):
         for column, found, expected in zip(columns, *cells, strict=False):
@@ -65,7 +65,7 @@ def compare(call: Call, query: Query, rows: ResultRows, values: Placeholders) ->
                 is_same = found is not None if expected == "*" else found == expected
             if not is_same:
                 what = f"expected {_dump(expected)}, found {_dump(found)}"
-                raise query.make_error(f"{place}: {column} of row {number}: {what}{OTHERWISE}")
+                raise query.make_error(f"{prefix}: {column} of row {number}: {what}{OTHERWISE}")
 
 
 def run_tests(

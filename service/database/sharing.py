@@ -62,7 +62,7 @@ def count_rows(sizes: Sequence[int], last_rows: int, max_rows: int, *, takes_all
 
 
 def list_callers(rows: Rows[Result]) -> list[Caller]:
-    """Return whom these rows are sent for."""
+    """Return the callers of these rows."""
     return [row.caller for row in rows]
 
 
@@ -216,7 +216,7 @@ class SharedStatements(Generic[Result]):
     async def _send_alone(self, rows: Rows[Result]) -> None:
         """Send each row alone, once; after an `Unavailable`, the others get it, too.
 
-        A `Contended` is only for its row, unless so many wait for a lock that time is up.
+        A `Contended` is only for its row, unless `ALONE_MAX_S` has passed.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + ALONE_MAX_S
@@ -230,12 +230,12 @@ class SharedStatements(Generic[Result]):
 
 
 def _return_to_requests(rows: Rows[Result], outcome: Outcome[Result]) -> None:
-    waiting = [row for row in rows if not row.result.done()]
+    pending = [row for row in rows if not row.result.done()]
     if isinstance(outcome, Exception):
-        for row in waiting:
+        for row in pending:
             row.result.set_exception(outcome)
     else:
-        for row in waiting:
+        for row in pending:
             result = outcome.get(row.key)
             if isinstance(result, Exception):
                 row.result.set_exception(result)

@@ -61,7 +61,7 @@ class Statement(NamedTuple):
     query: Query
     execution: Execution
     parameters: Parameters
-    callers: Sequence[Caller]  # whom it runs for, for logs
+    callers: Sequence[Caller]
 
 
 class Standby(Protocol):
@@ -133,7 +133,7 @@ class Statements:
         caller sends it again.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`; with
         `expects_timeout`, it is neither logged nor counted as a failure.
-        `callers`: whom it runs for, for logs.
+        `callers`: the clients that it runs for, for logs.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]
@@ -249,7 +249,7 @@ class Statements:
     def _read_notices(self, query: Query, notices: Sequence[str]) -> None:
         """Raise `Unavailable` if the commit may not have been replicated; log other notices."""
         reason = " ".join(" ".join(notices).split())[:MAX_NOTICE_LENGTH]
-        # The last line of a notice is its place in the source; other lines may quote a client.
+        # The last line of a notice names the source file; other lines may quote a client.
         if any(NOT_REPLICATED in notice.rstrip().rpartition("\n")[2] for notice in notices):
             raise self.to_unavailable(query, reason)
         if monotonic() - self._notice_logged_at > NOTICE_LOG_S:

@@ -280,7 +280,7 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
 
 
 def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:
-    """Return the line in the file that PostgreSQL points at; without a place, of the name."""
+    """Return the line in the file that PostgreSQL points at; without one, that of the name."""
     if not (position := int(error.diag.statement_position or 0)):
         return query.line
     sent: str = cursor.raw.query.decode()

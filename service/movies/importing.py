@@ -160,8 +160,8 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     """Import all rows, or none; with `allow_rejects`, all rows that are not rejected.
 
     `update`: change the movies that have the external ids of the rows. `dry_run`: roll back at the
-    end. `report` gets lines about the progress. An error or Ctrl-C before the commit leaves nothing
-    behind. Raises `OperatorError`.
+    end. `report` gets lines about the progress. An error or Ctrl-C before the commit changes
+    nothing. Raises `OperatorError`.
     """
     started = reported = time.monotonic()
     result = ImportResult()

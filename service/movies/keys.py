@@ -19,9 +19,10 @@ from service.database import clearing
 from service.database.caller import NOBODY, Caller
 from service.database.clearing import Expiry
 from service.database.query import Expected, Row
+from service.database.resource import REFUSALS, NothingWritten, Written
 from service.database.sharing import Rows, SharedStatements, join_payloads, list_callers
 from service.database.statements import Statements
-from service.database.store import REFUSALS, NothingWritten, Store, Written
+from service.database.store import Store
 from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
@@ -130,7 +131,7 @@ class IdempotentCreates:
         return {request: self._read(query, size, each) for request, each in found.items()}
 
     def _read(self, query: str, size: int, rows: Sequence[Row]) -> KeyResult:
-        """Return what the rows of a request of so many movies say."""
+        """Return the result of one request from its rows; `size`: movies sent."""
         # The response of a key may be that of another batch, of more or fewer movies.
         expected = size if query == CREATE else len(rows)
         if [row[2] for row in rows] != [*range(expected)]:

@@ -8,8 +8,9 @@ from aiohttp import web
 
 from service.database.caller import Caller
 from service.database.query import Expected
+from service.database.resource import Written
 from service.database.statements import Statements
-from service.database.store import Store, Written
+from service.database.store import Store
 from service.errors import CatalogueError, Contended, NotFound, Problem, RuleBroken, Taken
 from service.movies.handlers import REPRESENTATION
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
@@ -44,7 +45,7 @@ class NotDeleted(CatalogueError):
 
 
 class NotKept(CatalogueError):
-    """The movie was deleted so long ago that the feed does not have it any more."""
+    """The feed no longer has the deleted movie."""
 
     problem = Problem("not-kept", "Movie not kept", 410)
     header_names = ("Catalogue-Position",)

@@ -164,7 +164,7 @@ class Metrics:
     def count_response(
         self, method: str, route: str | None, status: int, seconds: float, refusal: Refusal | None
     ) -> None:
-        """Count a response, which took so many `seconds`; `refusal`: of a 503."""
+        """Count a response that took `seconds`; `refusal`: of a 503."""
         known = method if method in METHODS else "other"  # clients invent some
         self._get_response(known, route or "none", status).observe(seconds)
         if refusal:

@@ -12,7 +12,8 @@ from wsgiref.handlers import format_date_time
 
 from aiohttp import web
 
-from service.database.store import Condition, ItemChange, Resource, Store, Written
+from service.database.resource import Condition, ItemChange, Resource, Written
+from service.database.store import Store
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
 from service.web.fields import JSONObject, Values, load_fields

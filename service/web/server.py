@@ -25,7 +25,7 @@ BACKLOG = 2048  # connections that may wait to be accepted; further clients retr
 RESERVED_FILES = 128  # besides connections: log, event loop, listening sockets, DNS lookups
 UNREAD_MAX_MS = 30_000  # for a client to read what was sent
 LINGERING_S = 2.0  # for the rest of a body that was refused
-# At a stop, connections have so long for one more response, which says that the connection ends.
+# At a stop, each connection has this time for a last response, which says that it ends.
 LAST_RESPONSE_S = 1.0
 DRAIN_CHECK_S = 0.02
 FULL_LOG_S = 10.0  # between two lines in the log about too many connections

@@ -15,8 +15,9 @@ from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
+from service.database.resource import Condition, ItemChange, Written
 from service.database.statements import Statements
-from service.database.store import Condition, ItemChange, Store, Written
+from service.database.store import Store
 from service.errors import Contended, NotFound, PreconditionFailed, RuleBroken
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import MOVIES
