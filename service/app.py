@@ -163,7 +163,7 @@ def create_app(
     if replicas:
         app.cleanup_ctx.append(replicas.run)
     clearing = _make_clearing(statements, config.changes.keep_days)
-    app.cleanup_ctx.extend([clearing.run, rate_limits.run])
+    app.cleanup_ctx.extend([partial(run_beside, clearing.clear_regularly), rate_limits.run])
     metrics.info.labels(__version__, config.service.commit, config.service.environment).set(1)
     metrics.processes.set(1)
     metrics.start_time.set(time.time())
@@ -196,20 +196,25 @@ def _make_routes(
     lists = Lists(
         store,
         listing,
-        SearchHelp(slow),
-        partial(begin_copy, feed) if feed else None,
-        server.max_streams > 0,
-        server.cache_seconds,
-        cache,
-        access,
+        help=SearchHelp(slow),
+        begin_copy=partial(begin_copy, feed) if feed else None,
+        has_streams=server.max_streams > 0,
+        cache_seconds=server.cache_seconds,
+        cache=cache,
+        access=access,
+    )
+    batches = Batches(
+        store, creates, bodies=bodies, access=access, require_if_match=server.require_if_match
+    )
+    single = Movies(
+        REPRESENTATION,
+        store,
+        bodies=bodies,
+        require_if_match=server.require_if_match,
+        idempotent_creates=creates,
     )
     routes = [
-        *movies.make_routes(
-            Movies(REPRESENTATION, store, bodies, server.require_if_match, creates),
-            lists,
-            Batches(store, creates, bodies, access, server.require_if_match),
-            Restores(store, statements),
-        ),
+        *movies.make_routes(single, lists, batches, Restores(store, statements)),
         *changes.make_routes(Changes(feed, LongPolls(feed), cycle, access) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),

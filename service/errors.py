@@ -122,36 +122,34 @@ class BodyTimedOut(CatalogueError):
     detail = "the request body did not arrive in time"
 
 
-class PreconditionFailed(CatalogueError):
+class ItemError(CatalogueError):
+    """An error of one item; `noun`: what its resource calls it, in place of `movie`."""
+
+    def __init__(self, noun: str) -> None:
+        super().__init__(self.detail.replace("movie", noun))
+
+
+class PreconditionFailed(ItemError):
     """The resource does not match the conditions of the request; it was not changed."""
 
     problem = Problem("precondition-failed", "Precondition failed", 412)
     header_names = ("Catalogue-Position",)
     detail = "the movie does not match the conditions of the request; compare its ETag"
 
-    def __init__(self, noun: str) -> None:
-        super().__init__(self.detail.replace("movie", noun))
 
-
-class PreconditionRequired(CatalogueError):
+class PreconditionRequired(ItemError):
     """This deployment requires If-Match for updates and deletes."""
 
     problem = Problem("precondition-required", "Precondition required", 428)
     detail = "updates and deletes require If-Match with the ETag of the movie"
 
-    def __init__(self, noun: str) -> None:
-        super().__init__(self.detail.replace("movie", noun))
 
-
-class NotFound(CatalogueError):
-    """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
+class NotFound(ItemError):
+    """No item of this resource has this id."""
 
     problem = Problem("not-found", "Not found", 404)
     header_names = ("Catalogue-Position",)
     detail = "there is no movie with this id"
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(f"there is no {kind} with this id")
 
 
 class HTTPError(CatalogueError):

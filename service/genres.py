@@ -18,13 +18,7 @@ from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Contended, Refusal, Unavailable
 from service.web.context import CONTEXT
-from service.web.describe import (
-    IF_NONE_MATCH,
-    describe_json,
-    field,
-    make_schema,
-    time_field,
-)
+from service.web.describe import IF_NONE_MATCH, describe_json, field, make_schema, time_field
 from service.web.query_strings import reject_query_string
 from service.web.responses import cacheable_response, encode_json, make_content
 from service.web.route import Operation, Route, Scope
@@ -35,7 +29,7 @@ QUERIES: Mapping[str, Expected] = {
         [{}],
         "GET the genres",
         in_order=True,
-    ),
+    )
 }
 
 CACHE_FACTOR = 100  # times the duration of the count

@@ -39,8 +39,8 @@ CAUSED_BY_CLIENTS = (
     postgres.RaiseException,
 )
 
-# Errors that a new session may not have: a session keeps the defaults of its role and the plans of
-# its triggers, and since it was opened, these may have changed, or the server became a standby.
+# A new session might succeed where this one failed: a session keeps the defaults of its role and
+# the plans of its triggers, which may have changed, or its server has become a standby.
 OUTDATED = (
     postgres.ReadOnlySqlTransaction,
     postgres.DatatypeMismatch,
@@ -214,10 +214,10 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 def _may_be_a_client(query: Query, error: psycopg2.Error) -> bool:
     """Whether a client can break this constraint: no request gets so far with a null or an id."""
     constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
-    own_tables, lost_race = (
-        (query.expected.own_tables, query.expected.lost_race) if query.expected else ((), "")
-    )
-    if constraint and constraint == lost_race:
+    expected = query.expected or Expected({}, (), "")
+    if constraint and constraint == expected.lost_race:
         return True
     is_id = constraint == f"{table}_pkey"  # the sequence of the table lags
-    return not (isinstance(error, postgres.NotNullViolation) or table in own_tables or is_id)
+    return not (
+        isinstance(error, postgres.NotNullViolation) or table in expected.own_tables or is_id
+    )

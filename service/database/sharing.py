@@ -71,6 +71,11 @@ def join_payloads(payloads: Iterable[bytes]) -> str:
     return f"[{b','.join(payloads).decode()}]"
 
 
+def join_ids(ids: Iterable[int]) -> str:
+    """Return the ids as an array literal, which the server parses faster than `array[...]`."""
+    return f"{{{','.join(map(str, ids))}}}"
+
+
 class SharedStatements(Generic[Result]):
     """Shares statements among the requests of one kind.
 

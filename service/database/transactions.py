@@ -65,11 +65,7 @@ class Transaction:
         self._queries = queries
 
     def run(
-        self,
-        name: str,
-        parameters: Parameters = NO_PARAMETERS,
-        *,
-        max_affected: int | None = None,
+        self, name: str, parameters: Parameters = NO_PARAMETERS, *, max_affected: int | None = None
     ) -> list[Row]:
         """Return the rows of a query; it is refused if it changes more than `max_affected`."""
         query = self._queries[name]

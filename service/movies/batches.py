@@ -26,15 +26,7 @@ from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
 from service.web.fields import JSONField, JSONObject, Values, load_fields
-from service.web.headers import (
-    HEADER_NAME,
-    POSITION,
-    TAG,
-    Tag,
-    Tags,
-    parse_key,
-    select_versions,
-)
+from service.web.headers import HEADER_NAME, POSITION, TAG, Tag, Tags, parse_key, select_versions
 from service.web.items import NO_HEADERS
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response

@@ -110,11 +110,7 @@ class IdempotentCreates:
         return result
 
     async def _fetch(
-        self,
-        query: str,
-        payloads: Mapping[int, bytes],
-        size: int,
-        callers: Sequence[Caller],
+        self, query: str, payloads: Mapping[int, bytes], size: int, callers: Sequence[Caller]
     ) -> dict[int, KeyResult]:
         """Return the result of each request; `size`: how many movies each one has."""
         fetched = await self._statements.fetch(

@@ -32,7 +32,7 @@ QUERIES: Mapping[str, Expected] = {
         "restore a movie",
         writes=True,
         own_tables=MOVIES.own_tables,
-    ),
+    )
 }
 
 

@@ -50,15 +50,9 @@ class AccessLog(AbstractAccessLogger):
             return
         line = _make_line(request, context, response, time)
         if self._lines is None:
-            log = structlog.get_logger()
-            if is_health_check:
-                log.debug("request", **line)
-            else:
-                log.info("request", **line)
+            getattr(structlog.get_logger(), level)("request", **line)
             return
-        line["event"] = "request"
-        line["level"] = level
-        line["timestamp"] = datetime.now(UTC)
+        line |= {"event": "request", "level": level, "timestamp": datetime.now(UTC)}
         try:
             text = orjson.dumps(line, option=LINE_OPTIONS)
         except TypeError:  # a path that is not UTF-8

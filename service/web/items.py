@@ -19,12 +19,7 @@ from service.web.context import CONTEXT
 from service.web.fields import JSONObject, Values, load_fields
 from service.web.headers import POSITION, parse_preconditions
 from service.web.query_strings import parse_id, reject_query_string
-from service.web.responses import (
-    JSON_HEADERS,
-    DirectResponse,
-    json_response,
-    make_not_modified,
-)
+from service.web.responses import JSON_HEADERS, DirectResponse, json_response, make_not_modified
 
 Item = TypeVar("Item")
 NO_HEADERS: Mapping[str, str] = {}

@@ -53,7 +53,7 @@ PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    )
 }
 INDEX = {"api": "/v1/movies", "reference": "/v1/docs", "openapi": "/v1/openapi.json"}
 Index = make_schema(
