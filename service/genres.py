@@ -36,7 +36,7 @@ CACHE_FACTOR = 100  # times the duration of the count
 CACHE_MIN_S = 1.0
 # A request waits this long for a new count, then it gets the old one.
 COUNT_WAIT_S = 0.05
-MAX_STALE_S = 60.0  # after the cache time, nobody gets the counts: a count takes no longer
+MAX_STALE_S = 60.0  # how long counts are used after the cache time; a count is faster
 
 
 class Counts(NamedTuple):
@@ -53,7 +53,7 @@ class Counts(NamedTuple):
 class GenreCounts:
     """The number of movies per genre, as last counted by this process.
 
-    `max_lag`: how much older than the count what was counted may be, in seconds.
+    `max_lag`: how old the data that is counted may be, in seconds.
     """
 
     def __init__(self, statements: Statements, max_lag: float = 0) -> None:

@@ -131,14 +131,14 @@ class Feed:
         self._end_read_at = -inf
 
     async def fetch(
-        self, after: FeedCursor | None, caller: Caller, limit: int = PAGE_CHANGES
+        self, after: FeedCursor | None, caller: Caller, size: int = PAGE_CHANGES
     ) -> ChangePage:
-        """Return up to `limit` changes after the cursor, or the oldest ones that are kept.
+        """Return up to `size` changes after the cursor, or the oldest ones that are kept.
 
         Raises `CursorExpired` if the cursor is of another feed, or if changes after it may be
         missing.
         """
-        page = await self.read(after, [caller], limit)
+        page = await self.read(after, [caller], size)
         if after and (page.is_expired or after.feed != page.next.feed):
             raise CursorExpired
         return page
@@ -174,7 +174,7 @@ class Feed:
         self,
         after: FeedCursor | None,
         callers: Sequence[Caller] = (),
-        limit: int = PAGE_CHANGES,
+        size: int = PAGE_CHANGES,
         *,
         statements: Statements | None = None,
     ) -> ChangePage:
@@ -182,7 +182,7 @@ class Feed:
         sent = {
             "after": str(after.transaction) if after else None,
             "after_id": after.change if after else None,
-            "size": limit,
+            "size": size,
         }
         rows = await (statements or self._statements).fetch("get_changes", sent, callers=callers)
         if not rows:

@@ -70,7 +70,7 @@ def divide_page(
     """Return the changes of the page after each cursor; without those that have none.
 
     Requests with the same changes get the same page, which is then encoded once: 1,000 copies could
-    have 600 MB. Of a page that lacks changes, only what the first cursor gets is known.
+    have 600 MB. If the page lacks changes, only the result of the first cursor is known.
     """
     found, pages = dict[Waiter, ChangePage | Exception](), dict[int, ChangePage]()
     first = min(after.order for after in cursors.values())

@@ -137,7 +137,7 @@ class RateLimiter:
 
 
 def find_room(window: Window, units: int, policy: Policy) -> tuple[int, int]:
-    """Return how many units are left, and in how many seconds there are as many as wanted.
+    """Return how many units are left, and in how many seconds `units` will be.
 
     The units of the previous window count less and less, and not at all when this window ends.
     """

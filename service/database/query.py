@@ -64,8 +64,8 @@ class Expected(NamedTuple):
     the order of the rows counts.
     `by_command`: only a command uses it; a login that serves requests may lack its privileges.
     `own_tables`: a write fills these tables with nothing that a client sends: if it breaks one of
-    their constraints, that is a fault of the service or of a DBA. `lost_race`: but for this one,
-    which another request may have broken meanwhile.
+    their constraints, that is a fault of the service or of a DBA. `lost_race`: the exception, a
+    constraint that breaks if another request was faster.
     """
 
     columns: Mapping[str, Hashable]
@@ -212,12 +212,11 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
 
 def _may_be_a_client(query: Query, error: psycopg2.Error) -> bool:
-    """Whether a client can break this constraint: no request gets so far with a null or an id."""
+    """Whether a client can break this constraint: requests send neither nulls nor ids."""
     constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
     expected = query.expected or Expected({}, (), "")
     if constraint and constraint == expected.lost_race:
         return True
-    is_id = constraint == f"{table}_pkey"  # the sequence of the table lags
-    return not (
-        isinstance(error, postgres.NotNullViolation) or table in expected.own_tables or is_id
-    )
+    # A primary key is broken if the sequence of the table lags.
+    is_own = table in expected.own_tables or constraint == f"{table}_pkey"
+    return not (is_own or isinstance(error, postgres.NotNullViolation))

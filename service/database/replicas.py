@@ -1,7 +1,7 @@
-"""Asks the primary and its standbys where they are, and sends reads to those that are fresh enough.
+"""Asks the primary and its standbys for their WAL positions; reads go to fresh enough ones.
 
-Each server is asked every `POLL_S` where it is (queries/replication.sql), so that a read chooses a
-replica without a question of its own; `freshness.py` decides which may serve it.
+Each server is asked every `POLL_S` (queries/replication.sql), so that a read chooses a replica
+without asking first; `freshness.py` decides which may serve it.
 """
 
 import asyncio

@@ -37,8 +37,8 @@ from service.database.query import (
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 LOCK_TIMEOUT_MS = 50  # short, so that a write that waits gives its connection back
-# How long PostgreSQL may take to report a timeout. It reports none of a commit that waits for a
-# standby: then the time of the driver ends it.
+# How long PostgreSQL may take to report a timeout. It reports none for a commit that waits for
+# a standby: then the driver's timeout ends it.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever

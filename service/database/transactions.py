@@ -83,7 +83,7 @@ class Transaction:
         """Insert rows, each a JSON object.
 
         Return what the query returned, and index and reason of each row that is refused. PostgreSQL
-        does not say which one it refuses: so a part with one is halved, until it is one row.
+        does not say which one it refuses: so a part that fails is halved, down to one row.
         """
         returned: list[Row] = []
         refused: list[tuple[int, str]] = []

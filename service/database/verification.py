@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 STATEMENT_TIMEOUT_S = 3  # for each statement of the check; as requests have by default
 DRIVER_TIMEOUT_S = 4
-LOCK_TIMEOUTS_MS = (1000, 50)  # until a query has waited in vain, and then
+LOCK_TIMEOUTS_MS = (1000, 50)  # until a query has timed out, and after that
 
 QUERIES: Mapping[str, Expected] = {
     "get_applied_migrations": Expected({"version": str, "fault": str}, [{}], "readiness, start-up"),

@@ -231,7 +231,7 @@ class Batches:
                 return created.transaction, result | ({"replayed": True} if replayed else {})
 
             return await _respond_to_each(request, movies, create_one)
-        with _naming_entries():
+        with _convert_broken_rule():
             created, replayed = await self.idempotent_creates.create_all(key, movies, caller)
         return _respond_to_all(created, REPLAYED if replayed else NO_HEADERS, 201)
 
@@ -246,7 +246,7 @@ class Batches:
 
         if is_lenient:
             return await _respond_to_each(request, movies, put_one)
-        with _naming_entries():
+        with _convert_broken_rule():
             puts = await self.store.put_all(movies, caller)
         return json_response({"results": [_put_result(put) for put in puts]}, _make_headers(puts))
 
@@ -274,7 +274,7 @@ class Batches:
         if is_lenient:
             return await _respond_to_each(request, entries, change_one)
         changes = [make_change(entry) for entry in entries]
-        with _naming_entries():
+        with _convert_broken_rule():
             return _respond_to_all(await self.store.change_all(changes, caller))
 
     async def _read(self, request: web.Request, kind: Kind) -> tuple[list[Any], bool]:
@@ -300,8 +300,8 @@ class Batches:
 
 
 @contextmanager
-def _naming_entries() -> Iterator[None]:
-    """Name the entries of a strict batch: PostgreSQL does not say which movie it refuses."""
+def _convert_broken_rule() -> Iterator[None]:
+    """Report a broken rule for the whole batch: PostgreSQL does not say which movie it refuses."""
     try:
         yield
     except RuleBroken as error:

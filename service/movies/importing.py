@@ -78,7 +78,7 @@ class ImportChunk:
         self.rows: list[FileRow] = []  # to be imported
         self.movies: list[str] = []  # of these rows, as JSON
         self.highest_id = 0
-        self.rejects: list[tuple[int, bytes]] = []  # number of the line, and what is written of it
+        self.rejects: list[tuple[int, bytes]] = []  # line number, and text for the file of rejects
         self.created = self.changed = self.equal = 0
 
     def add(self, row: FileRow, updated: set[int] | None) -> None:

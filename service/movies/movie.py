@@ -37,10 +37,10 @@ COLUMNS = Movie._fields
 READ_ONLY = ("id", "version", "created_at", "updated_at")
 FIELDS = tuple(name for name in COLUMNS if name not in READ_ONLY)  # clients send these
 MOVIES = Resource(
-    "movie",
-    "movies",
-    Movie,
-    FIELDS,
+    noun="movie",
+    table="movies",
+    row=Movie,
+    fields=FIELDS,
     unique="external_id",
     own_tables=("movie_changes", "movie_feed", "search_words"),
 )

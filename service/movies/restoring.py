@@ -73,7 +73,7 @@ class Restores:
             restored = await self.store.resender.send(
                 partial(self._restore, movie_id, request[CONTEXT].caller)
             )
-        except RuleBroken as error:  # what it refers to may be gone
+        except RuleBroken as error:  # a row that it refers to may be gone
             raise MOVIES.to_invalid(error) from error
         return REPRESENTATION.respond_changed(restored)
 

@@ -125,8 +125,8 @@ CREATE_MOVIE = Operation(
     " when a response is lost: for 24 hours, the key gets the first response again.",
     _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
     (IDEMPOTENCY_KEY,),
-    WHOLE_MOVIE,
-    ("external-id-taken",),
+    body=WHOLE_MOVIE,
+    problems=("external-id-taken",),
     status=201,
 )
 _EXAMPLE = make_example(MovieOutput())
@@ -145,8 +145,8 @@ CREATE_MOVIES = Operation(
     " of the request.",
     _batch_response("The new movies.", "Idempotency-Replayed", movies=[_EXAMPLE]),
     (IDEMPOTENCY_KEY, PREFER),
-    _describe_batch("MovieBatch", CREATES, NEW_MOVIE, NEW_MOVIE),
-    ("external-id-taken",),
+    body=_describe_batch("MovieBatch", CREATES, NEW_MOVIE, NEW_MOVIE),
+    problems=("external-id-taken",),
     status=201,
     multi_status=EACH,
 )
@@ -159,7 +159,7 @@ PUT_MOVIES = Operation(
     " repeated without a key.",
     _batch_response("The results.", results=_RESULTS[:1]),
     (PREFER,),
-    _describe_batch("IdentifiedMovieBatch", PUTS, make_example(IDENTIFIED_MOVIE)),
+    body=_describe_batch("IdentifiedMovieBatch", PUTS, make_example(IDENTIFIED_MOVIE)),
     multi_status=EACH,
 )
 UPDATE_MOVIES = Operation(
@@ -170,8 +170,8 @@ UPDATE_MOVIES = Operation(
     " handling=lenient` as for POST.",
     _batch_response("The changed movies.", movies=[_EXAMPLE]),
     (PREFER,),
-    _describe_batch("MovieChangeBatch", CHANGES, _CHANGED | {"genres": ["drama"]}),
-    (*_CHANGE_PROBLEMS, "external-id-taken"),
+    body=_describe_batch("MovieChangeBatch", CHANGES, _CHANGED | {"genres": ["drama"]}),
+    problems=(*_CHANGE_PROBLEMS, "external-id-taken"),
     multi_status=EACH,
 )
 DELETE_MOVIES = Operation(
@@ -181,8 +181,8 @@ DELETE_MOVIES = Operation(
     " if it has that one. All or, with an error, none; `Prefer: handling=lenient` as for POST.",
     _batch_response("The deleted movies.", movies=[_EXAMPLE]),
     (PREFER,),
-    _describe_batch("MovieDeletionBatch", DELETIONS, _CHANGED),
-    _CHANGE_PROBLEMS,
+    body=_describe_batch("MovieDeletionBatch", DELETIONS, _CHANGED),
+    problems=_CHANGE_PROBLEMS,
     multi_status=EACH,
 )
 RESTORE_MOVIE = Operation(
@@ -208,8 +208,8 @@ UPDATE_MOVIE = Operation(
     " that changes nothing does not increase the version.",
     _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
     (ID_PARAMETER, *PRECONDITIONS),
-    PATCH,
-    ("external-id-taken",),
+    body=PATCH,
+    problems=("external-id-taken",),
 )
 REPLACE_MOVIE = Operation(
     "replace_movie",
@@ -218,8 +218,8 @@ REPLACE_MOVIE = Operation(
     " removes it. It does not create movies.",
     _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
     (ID_PARAMETER, *PRECONDITIONS),
-    WHOLE_MOVIE,
-    ("external-id-taken",),
+    body=WHOLE_MOVIE,
+    problems=("external-id-taken",),
 )
 DELETE_MOVIE = Operation(
     "delete_movie",

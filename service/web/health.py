@@ -83,7 +83,7 @@ class Health:
 
 
 class MetricsPage:
-    """The handler of /metrics; with a `token`, for those who send it (RFC 6750, 3)."""
+    """The handler of /metrics; with a `token`, requests must send it (RFC 6750, 3)."""
 
     def __init__(self, metrics: Metrics, token: str = "") -> None:
         self._metrics = metrics

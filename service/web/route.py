@@ -26,9 +26,9 @@ Json = dict[str, Any]
 
 
 class Operation(NamedTuple):
-    """The description of one route in the document; texts have code in backticks.
+    """The description of one route in the document, without its path, method and scope.
 
-    What its route says is not repeated here: its path, method and scope.
+    Texts have code in backticks.
     """
 
     name: str  # the operationId, unique: client generators name methods after it

@@ -86,9 +86,9 @@ def lock(session: Session) -> None:
 
 
 def retry(attempt: Callable[[], Result], report: Report) -> Result:
-    """Repeat what changes all or nothing, while another session prevents it.
+    """Repeat an attempt while another session prevents it, for up to `GIVE_UP_S`.
 
-    For up to `GIVE_UP_S`; report the reason once.
+    It changes all or nothing. Reports the reason once.
     """
     give_up = time.monotonic() + GIVE_UP_S
     failed = 0
