@@ -25,10 +25,7 @@ class Problem(NamedTuple):
 
 
 class CatalogueError(Exception):
-    """An error that clients are told about.
-
-    `detail`: for clients, if the error has no text; for the reference, it is an example.
-    """
+    """An error that clients are told about; `detail`: the text if it has none, and the example."""
 
     problem = Problem("internal-error", "Internal server error", 500)
     detail = "unexpected error; the log has the details"
@@ -289,10 +286,7 @@ class Refusal(StrEnum):
 
 
 class Unavailable(CatalogueError):
-    """The database is unreachable, overloaded or too slow; the client may retry.
-
-    The text is for the log only.
-    """
+    """The database is unreachable, overloaded or too slow; the text is for the log only."""
 
     retry_after = 1
     problem = Problem("unavailable", "Service unavailable", 503)

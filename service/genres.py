@@ -51,10 +51,7 @@ class Counts(NamedTuple):
 
 
 class GenreCounts:
-    """The number of movies per genre, as last counted by this process.
-
-    `max_lag`: how old the data that is counted may be, in seconds.
-    """
+    """The movies per genre, as last counted here; the data may be `max_lag` seconds older."""
 
     def __init__(self, statements: Statements, max_lag: float = 0) -> None:
         self._statements = statements

@@ -115,10 +115,7 @@ async def make_worker() -> Worker:
 
 
 def bind(address: Server | Operations, setting: str) -> list[socket.socket]:
-    """Return a socket for each address of the host.
-
-    Raises `OperatorError`, which names the setting that changes the address.
-    """
+    """Return a socket for each address of the host; `OperatorError` names the setting to change."""
     host, port = address.host, address.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -14,10 +14,7 @@ Waiter = asyncio.Future[ChangePage]  # to a request that waits
 
 
 class LongPolls:
-    """The requests that wait for changes.
-
-    What must stay true: a request gets the first changes after its own cursor, and misses none.
-    """
+    """The requests that wait. What must stay true: each gets the first changes after its cursor."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

@@ -44,10 +44,7 @@ class AccessControl:
     async def require(
         self, request: web.Request, route: Route, caller: Caller, scope: Scope
     ) -> None:
-        """Require the scope of the route and the units that the request takes.
-
-        Raises `Forbidden`, `Unauthorized` or `LimitReached`.
-        """
+        """Require the scope and charge the units; `Forbidden`, `Unauthorized`, `LimitReached`."""
         if scope < route.scope:
             if caller.client_id is None:
                 raise Unauthorized(is_token_sent=False)

@@ -65,10 +65,7 @@ def _sum(unchecked: str) -> str:
 
 
 class StoredClient(NamedTuple):
-    """A client as it is stored; times in seconds since 1970.
-
-    `previous_expires_at` is `None` without a `previous_token_hash`, the token before a rotation.
-    """
+    """A client as it is stored; times in seconds since 1970; null without a token before."""
 
     id: int
     token_hash: str
@@ -145,11 +142,7 @@ class Clients:
         return client if is_known else None
 
     async def look_up(self, token: str, caller: Caller = NOBODY) -> Client:
-        """Return the client with this token.
-
-        Raises `Unauthorized` if there is none, or if the token has expired or was revoked, and
-        `Unavailable` if the lookup fails.
-        """
+        """Return the client with this token; `Unauthorized`, `Unavailable` if the lookup fails."""
         client_id = parse_token(token)
         if client_id is None:
             raise Unauthorized(MALFORMED, is_token_sent=True)

@@ -199,10 +199,7 @@ def rotate(config: Config, name: str, former_token_until: datetime | None) -> No
 
 
 def _lock_client(transaction: Transaction, name: str, *, has_grace: bool) -> int:
-    """Return the id of a client whose token may be rotated.
-
-    Not while an earlier grace lasts: the former token would stop before its time.
-    """
+    """Return the id of a client; refuse a grace that would end an earlier one before its time."""
     rows = transaction.run("lock_client", {"client_name": name})
     if not rows:
         raise OperatorError(UNKNOWN_NAME.format(name))
@@ -244,10 +241,7 @@ def _begin(config: Config, *, start: str = transactions.BEGIN_WRITING) -> Iterat
 
 
 def _show_and_commit(token: str, transaction: Transaction) -> None:
-    """Print the token before the commit: if that fails, nothing has changed.
-
-    If the commit fails, the token that was printed is not valid.
-    """
+    """Print the token, then commit: if it cannot be printed, nothing changes."""
     try:
         # Not through sys.stdout: Python would flush it again at exit, and report the error again.
         os.write(sys.stdout.fileno(), f"{token}\n".encode())

@@ -32,10 +32,7 @@ log = structlog.get_logger()
 
 
 class Window(NamedTuple):
-    """The units of the previous window and of this one, and for how many seconds each is kept.
-
-    A window is kept until the next one has ended.
-    """
+    """The units of the previous window and of this one; each is kept until the next one ends."""
 
     previous: int
     previous_kept_s: float

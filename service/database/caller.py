@@ -4,10 +4,7 @@ from typing import NamedTuple
 
 
 class Caller(NamedTuple):
-    """A client, and the writes that it must see.
-
-    `min_transaction`: the lowest transaction that its reads must include (0: any will do).
-    """
+    """A client; its reads must include the transaction `min_transaction` (0: any will do)."""
 
     address: str = ""
     client_id: int | None = None  # of a client with a valid token

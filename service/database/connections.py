@@ -64,10 +64,7 @@ def open_session(url: str, **options: Any) -> Session:
 
 
 def require_utf8_database(session: Session) -> None:
-    """Raise `OperatorError` unless the database is in UTF8.
-
-    In SQL_ASCII, searches would silently miss rows; other encodings lack characters.
-    """
+    """Raise `OperatorError` unless the encoding is UTF8; with SQL_ASCII, searches miss rows."""
     encoding = session.info.parameter_status("server_encoding")
     if encoding not in ("UTF8", None):  # None: a proxy does not say
         raise OperatorError(
@@ -129,10 +126,7 @@ class Connector:
         aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
     async def connect(self) -> Connection:
-        """Open a connection; each address may take `POOL_CONNECT_TIMEOUT_S`.
-
-        Raises `OperatorError` for a wrong URL, otherwise psycopg2.Error.
-        """
+        """Open a connection; `OperatorError` for a wrong URL, otherwise psycopg2.Error."""
         given = KEEPALIVES | {"application_name": application_name()} | parse_url(self._url)
         try:
             async with asyncio.timeout(POOL_CONNECT_TIMEOUT_S):

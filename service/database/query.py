@@ -175,10 +175,7 @@ class Execution(NamedTuple):
 
 
 async def absorb_late_timeout(connection: aiopg.Connection) -> None:
-    """Send an empty statement, which a timeout that arrives late ends in place of the next one.
-
-    `connection.closed` if the server does not respond.
-    """
+    """Let a late timeout end an empty statement, not the next one; a silent connection closes."""
     with suppress(TimeoutError, psycopg2.Error):
         async with connection.cursor() as cursor:
             await cursor.execute("select")

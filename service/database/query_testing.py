@@ -74,10 +74,7 @@ def run_tests(
     report: Callable[[str], None],
     judge: Judge = compare,
 ) -> bool:
-    """Run the tests and `judge` what each call returns; `report` each test that cannot be run.
-
-    Returns whether the login may run all of them.
-    """
+    """Run the tests, `report` those that cannot run, and return whether the login may run all."""
     may_run_all = True
     text = query_files.read_sql_file(CALLS)
     document = orjson.loads(text)

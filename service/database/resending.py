@@ -16,10 +16,7 @@ MAX_LOSSES = 9
 
 
 class Resender:
-    """Sends writes until they are made, or refused, or `timeout` seconds have passed.
-
-    `unique_rule`: the name of the unique index of the table.
-    """
+    """Sends writes until they are made or refused; `unique_rule`: the name of the unique index."""
 
     def __init__(self, timeout: float, unique_rule: str) -> None:
         self._timeout = timeout

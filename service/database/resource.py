@@ -166,10 +166,7 @@ class ItemChange(NamedTuple):
 
 
 class Written(NamedTuple, Generic[Item]):
-    """An item, what became of it, and the number of the transaction.
-
-    `outcome`: created, changed, deleted, or equal: nothing was written.
-    """
+    """An item, its outcome (created, changed, deleted, equal: not written) and its transaction."""
 
     outcome: str
     item: Item

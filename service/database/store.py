@@ -70,10 +70,7 @@ class Store(Generic[Item]):
         return item
 
     async def create(self, fields: Mapping[str, object], caller: Caller = NOBODY) -> Written[Item]:
-        """Create an item from all of its fields.
-
-        Raises `Invalid` if the database refuses it, `Taken` if another one has its unique value.
-        """
+        """Create an item; `Invalid` if the database refuses it, `Taken` if its value exists."""
         if fields.get(self._resource.unique) is not None:
             return await self.put(fields, caller, replace=False)
         key = next(self._create_keys)
@@ -89,10 +86,7 @@ class Store(Generic[Item]):
     async def create_all(
         self, items: Sequence[Mapping[str, object]], caller: Caller
     ) -> list[Written[Item]]:
-        """Create all items in one statement, or none; no two have the same unique value.
-
-        Raises `NothingWritten` or `RuleBroken`.
-        """
+        """Create all items, of different unique values, or none; `NothingWritten`, `RuleBroken`."""
         if any(fields.get(self._resource.unique) is not None for fields in items):
             return await self.put_all(items, caller, replace=False)
         payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
@@ -104,10 +98,7 @@ class Store(Generic[Item]):
     async def put(
         self, fields: Mapping[str, object], caller: Caller = NOBODY, *, replace: bool = True
     ) -> Written[Item]:
-        """Create an item from its fields, or `replace` those of the one that has its unique value.
-
-        Raises as `create` does.
-        """
+        """Create an item, or `replace` the one with its unique value; raises as `create` does."""
         key = hash(fields[self._resource.unique])  # so no statement has a value twice
         payload = _encode_put(key, fields, replace=replace)
         return await self._submit(self._put_query, key, payload, caller)
@@ -115,28 +106,19 @@ class Store(Generic[Item]):
     async def put_all(
         self, items: Sequence[Mapping[str, object]], caller: Caller, *, replace: bool = True
     ) -> list[Written[Item]]:
-        """Put all items in one statement, or none; no two have the same unique value.
-
-        Raises `NothingWritten` or `RuleBroken`.
-        """
+        """Put all items, of different unique values, or none; `NothingWritten`, `RuleBroken`."""
         payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
         return await self._write_all(self._put_query, payloads, caller)
 
     async def change(self, change: ItemChange, caller: Caller = NOBODY) -> Written[Item]:
-        """Change or delete an item in one atomic statement.
-
-        Raises `NotFound`, `PreconditionFailed`, `Taken`, or `Invalid` if the database refuses it.
-        """
+        """Change or delete an item; `NotFound`, `PreconditionFailed`, `Taken` or `Invalid`."""
         query = self._choose_query(change)
         return await self._submit(query, change.id, change.encode(), caller)
 
     async def change_all(
         self, changes: Sequence[ItemChange], caller: Caller
     ) -> list[Written[Item]]:
-        """Change or delete all items in one statement, or none. No id occurs twice.
-
-        Raises `NothingWritten` or `RuleBroken`.
-        """
+        """Change or delete all items, of different ids, or none; `NothingWritten`, `RuleBroken`."""
         payloads = {change.id: change.encode() for change in changes}
         query = self._choose_query(changes[0])
         return await self._write_all(query, payloads, caller)
@@ -227,10 +209,7 @@ class Store(Generic[Item]):
         *,
         all_or_none: bool,
     ) -> dict[int, Written[Item] | CatalogueError | None]:
-        """Return what became of each item, or why it was not written, by key.
-
-        None: it was not written, because of another item, or of a trigger.
-        """
+        """Return the results by key; None: another item, or a trigger, prevented the write."""
         sent = {
             self._parameters[query]: join_payloads(payloads.values()),
             "all_or_none": all_or_none,

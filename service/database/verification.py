@@ -81,10 +81,7 @@ class QueryRegistry:
         self._versions = versions
 
     async def verify(self, connection: aiopg.Connection) -> None:
-        """Verify the files against the database.
-
-        If one is wrong, read them for the next call: somebody may have corrected it.
-        """
+        """Verify the files with the database; after a fault, read them again for the next call."""
         try:
             await verify_database(connection, self._versions, self.queries)
         except OperatorError:
@@ -134,10 +131,7 @@ class QueryRegistry:
 async def verify_queries(
     config: Config, queries: Mapping[str, Query], *, refuse_faults: bool = False
 ) -> bool:
-    """Verify the database as `verify_database` does, on a connection of its own.
-
-    Raises `Unavailable` also if there is no database.
-    """
+    """Verify the database on a connection of its own; `Unavailable` also if there is none."""
     versions = list_versions(config.migrations)
     try:
         with closing(await Connector(config.database).connect()) as connection:

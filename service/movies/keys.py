@@ -160,10 +160,7 @@ class IdempotentCreates:
     async def create_all(
         self, key: str | None, movies: Sequence[Mapping[str, object]], caller: Caller
     ) -> tuple[list[Written[Movie]], bool]:
-        """Create all movies of a batch in one statement, or none; otherwise as `create`.
-
-        Raises `NothingWritten` or `RuleBroken`.
-        """
+        """Create all movies of a batch in one statement, or none; otherwise as `create`."""
         if key is None:
             return await self._store.create_all(movies, caller), False
         return await self._create_once(f"{BATCH_KEY}{key}", movies, caller, is_batch=True)

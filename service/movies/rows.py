@@ -66,10 +66,7 @@ def open_source(path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def convert_file_errors(name: str, problem: str) -> Iterator[None]:
-    """Raise an `OperatorError` if the file has this problem, such as `cannot be read`.
-
-    A pipe that nobody reads stays a `BrokenPipeError`.
-    """
+    """Turn file errors into an `OperatorError` with this text; `BrokenPipeError` stays."""
     try:
         yield
     except BrokenPipeError:

@@ -1,7 +1,4 @@
-"""What helps to search further: suggested movies, and facets.
-
-Decided in docs/decisions/0017-suggest-searches.md.
-"""
+"""Suggested movies, and facets: docs/decisions/0017-suggest-searches.md."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

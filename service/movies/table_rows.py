@@ -82,10 +82,7 @@ Record = tuple[int, list[str], int]  # line, cells, and size in bytes
 
 
 def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
-    """Split a file into records, with parameters of Python's csv module.
-
-    Skips blank lines, and rows of empty cells, as spreadsheets write them.
-    """
+    """Split a CSV into records; skip blank lines, and the empty rows of spreadsheets."""
     first = 1  # line of the record
     size = 0
 

@@ -67,10 +67,7 @@ class OfStatement(NamedTuple):
 
 
 class Metrics:
-    """The metrics of a process; without `is_enabled`, nothing is counted.
-
-    `folder`: of the files that the processes share; None: there is only this process.
-    """
+    """The metrics of a process; `folder`: of the files that several processes share, if any."""
 
     def __init__(self, *, is_enabled: bool, folder: Path | None = None) -> None:
         hide_creation_times()  # type: ignore[no-untyped-call]

@@ -43,10 +43,7 @@ class BodyReader:
         self._large_bytes = 0  # of the larger bodies that are arriving
 
     async def read_object(self, request: web.Request) -> dict[str, object]:
-        """Return the JSON object in the body.
-
-        Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` beyond `MAX_LARGE_BYTES`.
-        """
+        """Return the JSON object; `Malformed`, `BodyTimedOut`, `ClientGone` or `Unavailable`."""
         content = request.content
         try:
             if content.is_eof() and content.total_bytes <= SMALL_BYTES:

@@ -170,10 +170,7 @@ def _describe_route(spec: APISpec, route: Route, operation: Operation, anonymous
 
 
 def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
-    """Return the component of each status, and add it to the document if it is not there yet.
-
-    Its name has the slugs of its problems, separated by dots.
-    """
+    """Return the component of each status, and add it if it is new; its name has the slugs."""
     known = find_problems()
     kinds = [known[slug] for slug in sorted(set(slugs))]
     names = {}

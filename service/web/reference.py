@@ -104,10 +104,7 @@ async def show_index(_: web.Request) -> web.StreamResponse:
 
 
 class Reference:
-    """The handlers of /v1/openapi.json and /v1/docs.
-
-    `make_document`: returns the document. Raises `OperatorError` if a file of the page is missing.
-    """
+    """The handlers of /v1/openapi.json and /v1/docs; `OperatorError` if a file is missing."""
 
     def __init__(self, make_document: Callable[[], Json]) -> None:
         self._files, self._page = _read_contents()
