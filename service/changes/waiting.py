@@ -22,10 +22,7 @@ class LongPolls:
         self._polling: asyncio.Task[None] | None = None
 
     async def wait(self, after: FeedCursor, seconds: float) -> ChangePage | None:
-        """Wait for changes after the cursor; None after `seconds` without changes.
-
-        Raises `CursorExpired`, and `Unavailable` if too many requests wait.
-        """
+        """Wait for changes; None after `seconds` without any. `CursorExpired` or `Unavailable`."""
         if len(self._cursors) >= MAX_WAITERS:
             raise Unavailable("too many requests wait for changes", Refusal.QUEUE_FULL)
         answer: Waiter = asyncio.get_running_loop().create_future()

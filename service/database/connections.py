@@ -115,10 +115,7 @@ class Connection(aiopg.Connection):
 
 
 class Connector:
-    """Opens connections of aiopg; begins with the address that it reached last.
-
-    Otherwise, if the first server has disappeared, each connect would wait for it.
-    """
+    """Opens connections; tries the address that it reached last first, as others may be silent."""
 
     def __init__(self, settings: Database) -> None:
         self._url = settings.url
@@ -176,10 +173,7 @@ def list_addresses(given: Mapping[str, object]) -> list[ServerAddress]:
 
 
 async def _open(parameters: Mapping[str, Any]) -> Connection:
-    """Open a connection to one address, at which a server responds.
-
-    PgBouncer accepts connections while its server is away, and then refuses each statement.
-    """
+    """Open a connection, and wait for a response: PgBouncer accepts it even without its server."""
     connection = Connection(
         None,
         POOL_CONNECT_TIMEOUT_S,

@@ -113,10 +113,7 @@ class Query:
     async def run(
         self, connection: aiopg.Connection, execution: "Execution", parameters: Parameters
     ) -> list[Row]:
-        """Run it and return its rows; `connection.notices` then has the warnings of a write.
-
-        `AiopgAdapter.select` (`query_files.py`), which aiosql calls, sends it.
-        """
+        """Run it and return its rows; `connection.notices` then has the warnings of a write."""
         if not self.is_read_only:
             # Each poll makes psycopg2 list the notices that have arrived. The earlier ones are of
             # the connect, of reads and of failed statements.

@@ -101,10 +101,7 @@ class Resource(Generic[Item]):
     def refuse(
         self, transaction: int, outcome: str, item_id: int, changed_id: int | None = None
     ) -> CatalogueError:
-        """Return the error of one of the `REFUSALS`; `item_id`: for `taken`, of the other item.
-
-        `changed_id`: of the item that was to be changed or deleted.
-        """
+        """Return the error of a refusal; `item_id`: of the other item; `changed_id`: of its own."""
         error = self._make_refusal(outcome, item_id, changed_id)
         error.transaction = transaction
         return error

@@ -121,10 +121,7 @@ class SharedStatements(Generic[Result]):
     def submit(
         self, key: int, payload: bytes = b"", caller: Caller = NOBODY
     ) -> Awaitable[Result | None]:
-        """Send this row with a statement; return its result, to be awaited.
-
-        Raises what `run` raises for it, or `Unavailable` if too many are waiting.
-        """
+        """Return the result of this row, to be awaited; `Unavailable` if too many rows wait."""
         if len(self._next) >= MAX_WAITING:
             raise Unavailable("too many requests are waiting already", Refusal.QUEUE_FULL)
         queue = self._choose_queue(key) if self._exclusive else self._next

@@ -137,10 +137,7 @@ class Transaction:
 def begin(
     url: str, queries: Mapping[str, Query], *, start: str = BEGIN_WRITING
 ) -> Iterator[Transaction]:
-    """Connect and begin a transaction, which is rolled back unless it is committed.
-
-    `start`: one of the statements above. A failure is an `OperatorError`.
-    """
+    """Begin a transaction, which is rolled back unless it is committed; raises `OperatorError`."""
     session = open_session(url, application_name=application_name())
     session.autocommit = True  # the transaction begins and ends by its own statements
     transaction = Transaction(session, queries)

@@ -330,10 +330,7 @@ async def _respond_to_each(
     entries: Sequence[Loaded],
     act: Callable[[int, Values], Awaitable[tuple[int, EntryResult]]],
 ) -> web.StreamResponse:
-    """Respond with the result of each entry of a lenient batch, or the problem of its error.
-
-    `act`: returns the transaction and the result of an entry.
-    """
+    """Respond with the results of a lenient batch; `act`: returns a transaction and a result."""
     wait = 0  # seconds after which a repeat may succeed
     last = 0  # transaction
 

@@ -82,11 +82,7 @@ class ImportChunk:
         self.created = self.changed = self.equal = 0
 
     def add(self, row: FileRow, updated: set[int] | None) -> None:
-        """Validate a row.
-
-        `updated`: the external ids of an update so far, as hashes, which take less memory than the
-        texts; None: it is no update.
-        """
+        """Validate a row; `updated`: the external ids of an update as hashes, which are smaller."""
         self.read += 1
         self.bytes += row.size
         if row.movie is None:
@@ -229,10 +225,7 @@ def _insert_chunks(
 
 @contextmanager
 def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that adds a line; the file exists only if a line was added.
-
-    The file of an earlier import is replaced or removed. Raises `OperatorError`.
-    """
+    """Yield a function that adds a line; a former file is replaced, or removed without lines."""
     stream: BinaryIO | None = None
     with ExitStack() as files:
 

@@ -60,10 +60,7 @@ BATCH_KEY = "batch\t"
 
 
 class KeyResponse(NamedTuple):
-    """The movies that a key created, as they were created.
-
-    `fingerprint`: of the earlier request that created them; None: this request did.
-    """
+    """The movies that a key created; `fingerprint`: of the request that did, None: this one."""
 
     movies: list[Written[Movie]]
     fingerprint: str | None = None

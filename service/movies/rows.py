@@ -24,10 +24,7 @@ TOO_LONG = f"the row must be at most {MAX_BODY_BYTES} bytes"
 
 
 class FileRow(NamedTuple):
-    """A row of the file, and its movie in the API's form, or the error of the row.
-
-    `movie` is None for a row that is left out: it does not match `--where`.
-    """
+    """A row of the file, and its movie or error; None: left out, as it does not match `--where`."""
 
     line: int
     given: object

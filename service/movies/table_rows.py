@@ -65,10 +65,7 @@ def read_csv(
 
 
 def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
-    r"""Yield the rows of title.basics.tsv: split by tabs, without quotes; `\N` is an empty cell.
-
-    Their external ids are like `imdb:tt0034583`.
-    """
+    """Yield the rows of title.basics.tsv, which has no quotes; ids are like `imdb:tt0034583`."""
     columns = {"title": "primaryTitle", "year": "startYear", "runtime": "runtimeMinutes"}
     columns["external_id"] = "tconst"
     form: dict[str, Any] = {"empty": "\\N", "delimiter": "\t", "quoting": csv.QUOTE_NONE}

@@ -1,7 +1,4 @@
-"""The handlers of single items of a resource: each parses the request, calls the store, responds.
-
-They raise errors; the middleware turns these into responses.
-"""
+"""The handlers of single items: each parses the request, calls the store, and responds."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
