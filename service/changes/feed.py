@@ -116,7 +116,7 @@ class ChangePage:
 class Feed:
     """Returns changes; may raise `Unavailable`.
 
-    What must stay true: a client that goes on from cursor to cursor sees every change of a movie,
+    What must stay true: a client that follows the cursors sees every change of a movie,
     or its last one, once it is committed; a cursor after which changes may be missing is
     `CursorExpired`.
     """

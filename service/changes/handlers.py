@@ -33,7 +33,7 @@ from service.web.responses import JSON_HEADERS, Content, LargeResponse, encode_j
 from service.web.route import Access, Operation, Route, Scope
 
 CHANGES_PATH = "/v1/changes"
-CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
+CHANGES_CURSOR = "Changes-Cursor"  # in a list: the cursor of the feed after it
 MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
 MAX_CHANGES = 1000  # in a response
 FEED_UNITS, CHANGES_OF_UNIT = 10, 20  # 1,000 take 22 to 63 times the CPU time of a movie

@@ -47,7 +47,7 @@ class Pool:
     - idle: it is in `_idle`, too; distrusted if it was opened before `_trusted_since`: then it is
       discarded when it comes back;
     - given up: it was closed here, at a timeout or a cancellation, and stays in `_opened` for
-      `GIVEN_UP_S`, as its backend goes on;
+      `GIVEN_UP_S`, as its backend keeps running;
     - discarded: it is forgotten, and closed if it was not.
 
     What must stay true: there are at most `max_open` backends, with those whose statement was given
@@ -125,7 +125,7 @@ class Pool:
     ) -> AsyncIterator[aiopg.Connection]:
         """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`.
 
-        aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection
+        aiopg closes it at a timeout or a cancellation, but its backend runs on: the connection
         counts for `GIVEN_UP_S` more, and so does its slot of `limit`.
         """
         connection = await self._acquire(limit)

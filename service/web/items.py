@@ -88,8 +88,7 @@ class Items(Generic[Item]):
 
     async def read_new(self, request: web.Request) -> Values:
         """Return the fields of the item that is to be created."""
-        if request.rel_url.raw_query_string:
-            reject_query_string(request)
+        reject_query_string(request)
         return load_fields(self.kind.fields, await self.bodies.read_object(request))
 
     async def show(self, request: web.Request) -> web.StreamResponse:

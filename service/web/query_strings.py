@@ -164,8 +164,7 @@ def reject_query_string(request: web.Request) -> None:
 
 def parse_id(request: web.Request) -> int:
     """Return the id in the path; `HTTPNotFound`, or `WrongParameters` for a query string."""
-    if request.rel_url.raw_query_string:
-        reject_query_string(request)
+    reject_query_string(request)
     found = int(request.match_info["id"])
     if found > MAX_BIGINT:
         raise web.HTTPNotFound  # as for every path without an id
