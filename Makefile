@@ -50,10 +50,11 @@ coverage: $(VENV)/dev-$(PYTHON_ID) ## the whole test suite, and which lines it d
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-lint: $(VENV)/dev-$(PYTHON_ID) ## ruff, mypy and the direction of imports
+lint: $(VENV)/dev-$(PYTHON_ID) ## ruff, mypy, dead code and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/vulture
 	$(BIN)/lint-imports
 
 bench: $(VENV)/run-$(PYTHON_ID) ## measure reads, creates and lists (25 minutes; needs wrk; ARGS=--quick)

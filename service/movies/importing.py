@@ -72,7 +72,7 @@ class ImportResult(NamedTuple):
 Entry = tuple[FileRow, str]
 
 
-class Chunk:
+class ImportChunk:
     """Some rows of the file, in its order: valid ones are inserted, all others are rejects."""
 
     def __init__(self) -> None:
@@ -84,15 +84,11 @@ class Chunk:
         self._repeats: list[Entry] = []
         self._ids = set[object]()
         self.highest_id = 0
-        self.rejects: list[tuple[int, bytes]] = []  # number of the line, and what is written of it
+        self.rejects: list[tuple[int, bytes]] = []  # line number, and text for the file of rejects
         self.created = self.changed = self.equal = 0
 
     def add(self, row: FileRow, updated: set[int] | None) -> None:
-        """Validate a row.
-
-        `updated`: the external ids of an update so far, as hashes, which take less memory than the
-        texts; None: it is no update.
-        """
+        """Validate a row; `updated`: the external ids of an update as hashes, which are smaller."""
         self.read += 1
         self.bytes += row.size
         if row.movie is None:
@@ -176,8 +172,8 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     """Import all rows, or none; with `allow_rejects`, all rows that are not rejected.
 
     `update`: change the movies that have the external ids of the rows. `dry_run`: roll back at the
-    end. `report` gets lines about the progress. An error or Ctrl-C before the commit leaves nothing
-    behind. Raises `OperatorError`.
+    end. `report` gets lines about the progress. An error or Ctrl-C before the commit changes
+    nothing. Raises `OperatorError`.
     """
     started = reported = time.monotonic()
     result = ImportResult()
@@ -210,21 +206,21 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     return result._replace(seconds=time.monotonic() - started)
 
 
-def _split_into_chunks(rows: Iterable[FileRow], *, update: bool) -> Iterator[Chunk]:
+def _split_into_chunks(rows: Iterable[FileRow], *, update: bool) -> Iterator[ImportChunk]:
     """Yield at least one chunk."""
     updated = set[int]() if update else None
-    chunk = Chunk()
+    chunk = ImportChunk()
     for row in rows:
         chunk.add(row, updated)
         if chunk.read >= MAX_CHUNK_ROWS or chunk.bytes >= MAX_CHUNK_BYTES:
             yield chunk
-            chunk = Chunk()
+            chunk = ImportChunk()
     yield chunk
 
 
 def _insert_chunks(
-    transaction: Transaction, chunks: Iterator[Chunk], *, update: bool
-) -> Iterator[Chunk]:
+    transaction: Transaction, chunks: Iterator[ImportChunk], *, update: bool
+) -> Iterator[ImportChunk]:
     """Insert each chunk in a thread and yield it; the next chunk is read meanwhile."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         chunk = next(chunks)
@@ -245,10 +241,7 @@ def _insert_chunks(
 
 @contextmanager
 def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that adds a line; the file exists only if a line was added.
-
-    The file of an earlier import is replaced or removed. Raises `OperatorError`.
-    """
+    """Yield a function that adds a line; a former file is replaced, or removed without lines."""
     stream: BinaryIO | None = None
     with ExitStack() as files:
 

@@ -10,8 +10,9 @@ from aiohttp import web
 from service.database.caller import Caller
 from service.database.query import Expected
 from service.database.resending import MAX_LOSSES
+from service.database.resource import DROPPED, Written
 from service.database.statements import Statements
-from service.database.store import DROPPED, Store, Written
+from service.database.store import Store
 from service.errors import CatalogueError, Contended, NotFound, Problem, RuleBroken, Taken
 from service.movies.handlers import REPRESENTATION
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
@@ -33,7 +34,7 @@ QUERIES: Mapping[str, Expected] = {
         "restore a movie",
         writes=True,
         own_tables=MOVIES.own_tables,
-    ),
+    )
 }
 
 
@@ -46,7 +47,7 @@ class NotDeleted(CatalogueError):
 
 
 class NotKept(CatalogueError):
-    """The movie was deleted so long ago that the feed does not have it any more."""
+    """The feed no longer has the deleted movie."""
 
     problem = Problem("not-kept", "Movie not kept", 410)
     header_names = ("Catalogue-Position",)
@@ -74,7 +75,7 @@ class Restores:
             restored = await self.store.resender.send(
                 partial(self._restore, movie_id, request[CONTEXT].caller, count())
             )
-        except RuleBroken as error:  # what it refers to may be gone
+        except RuleBroken as error:  # a row that it refers to may be gone
             raise MOVIES.to_invalid(error) from error
         return REPRESENTATION.respond_changed(restored)
 

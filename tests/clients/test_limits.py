@@ -4,7 +4,7 @@ import pytest
 from limits.aio.storage import memory
 from support import Patch, StoppedClock
 
-from service.clients.limits import Limits
+from service.clients.limits import RateLimiter
 from service.config import Limits as Settings
 from service.database.caller import Caller
 from service.errors import LimitReached, OperatorError
@@ -21,13 +21,13 @@ def clock(monkeypatch: Patch) -> StoppedClock:
     return clock
 
 
-def make_limits(rate: int, burst: int) -> Limits:
+def make_limits(rate: int, burst: int) -> RateLimiter:
     """Make limits in memory."""
-    return Limits(Settings(rate, burst, ""), Metrics(is_enabled=False))
+    return RateLimiter(Settings(rate, burst, ""), Metrics(is_enabled=False))
 
 
 async def take(
-    limits: Limits, cost: int, client_id: int | None = 7, address: str = "192.0.2.1"
+    limits: RateLimiter, cost: int, client_id: int | None = 7, address: str = "192.0.2.1"
 ) -> LimitReached | None:
     """Charge the client; return the refusal."""
     try:
@@ -37,7 +37,7 @@ async def take(
     return None
 
 
-async def take_all(limits: Limits) -> int:
+async def take_all(limits: RateLimiter) -> int:
     """Take units until one is refused, and return how many were taken."""
     taken = 0
     while not await take(limits, 1):
@@ -145,7 +145,7 @@ async def test_an_ipv6_address_counts_by_network(one: str, other: str, *, is_sam
 def test_a_url_that_redis_does_not_accept_stops_the_start(url: str, reason: str) -> None:
     """Otherwise nothing is limited, as while Redis is away; nothing is sent to find it."""
     with pytest.raises(OperatorError, match=r"^\[limits\] redis_url: ") as caught:
-        Limits(Settings(1, 100, url), Metrics(is_enabled=False))
+        RateLimiter(Settings(1, 100, url), Metrics(is_enabled=False))
 
     assert reason in str(caught.value)
     assert "secret" not in str(caught.value)

@@ -25,7 +25,7 @@ from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files
 from service.database.query import Query
-from service.database.query_testing import CALLS, Call, Rows, Values, compare, run_tests
+from service.database.query_testing import CALLS, Call, Placeholders, ResultRows, compare, run_tests
 from service.errors import Contended, FileError
 from service.movies.movie import FIELDS
 
@@ -334,7 +334,7 @@ def test_each_query_has_ten_seconds_or_its_own_timeout(settings: Callable[..., C
     """The machine may be busy, and a count of genres takes long."""
     timeouts = {}
 
-    def judge(call: Call, query: Query, rows: Rows, values: Values) -> None:
+    def judge(call: Call, query: Query, rows: ResultRows, values: Placeholders) -> None:
         timeouts[query.name] = query.timeout
         compare(call, query, rows, values)
 

@@ -15,7 +15,7 @@ from service.movies import formats
 from service.movies.formats import READ_BYTES, read_array
 from service.movies.movie import OUTPUT_FORMS, split_genres
 from service.movies.rows import TOO_LONG, FileRow, open_source
-from service.web.bodies import MAX_BYTES
+from service.web.bodies import MAX_BODY_BYTES
 
 Read = Callable[..., list[FileRow]]
 TEXT = json.dumps(MOANA)
@@ -177,7 +177,7 @@ def test_escapes_are_read_as_in_ndjson(read: Read, title: str) -> None:
         (f"[{TEXT}]\n[{TEXT}]", 2, "expected nothing after its end"),
         ('[{"a": 01}]', 1, "expecting ',' delimiter"),
         ('[{"a": ' + 10_000 * "[" + 10_000 * "]" + "}", 1, "nested too deep"),
-        ('[\n{"title": "x' + "y" * 2 * MAX_BYTES, 2, f"unterminated string, or {TOO_LONG}"),
+        ('[\n{"title": "x' + "y" * 2 * MAX_BODY_BYTES, 2, f"unterminated string, or {TOO_LONG}"),
     ],
     ids=range(12),
 )
@@ -193,7 +193,7 @@ def test_an_invalid_array_stops_the_import(read: Read, text: str, line: int, pro
 @pytest.mark.parametrize("kind", ["ndjson", "json", "csv", "imdb"])
 def test_a_row_that_is_too_long_stops_the_import(read: Read, kind: str) -> None:
     """A row has at most 1 MiB, in every format."""
-    row = json.dumps({"title": "x" * MAX_BYTES})
+    row = json.dumps({"title": "x" * MAX_BODY_BYTES})
     start = {"ndjson": "\n", "json": "[\n", "csv": CSV, "imdb": IMDB}[kind]
 
     with pytest.raises(OperatorError, match=f"movies:2: {TOO_LONG}"):
@@ -240,7 +240,7 @@ def test_columns_of_other_names_and_only_some_rows(read: Read) -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ('"a' + "\nb,2001,1,c" * (MAX_BYTES // 8), f"{TOO_LONG}; is a closing quote missing?"),
+        ('"a' + "\nb,2001,1,c" * (MAX_BODY_BYTES // 8), f"{TOO_LONG}; is a closing quote missing?"),
         ('"a,2001,1,b', "the row is not CSV: unexpected end of data"),
         ('"a "b" c\nd",2001,1,b', "the row is not CSV: ',' expected after '\"'"),
         ('a\rb,"c\nd",1,b', f"the row is not CSV: {LONE_CR}"),

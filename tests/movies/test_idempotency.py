@@ -140,7 +140,7 @@ async def test_a_key_that_a_newer_release_stored_in_another_form(
     assert problem(got) == (409, "idempotency-key-in-use")
     assert (response.status, batch_problem["type"]) == (409, "/v1/docs#idempotency-key-in-use")
     details = [orjson.loads(got.body)["detail"], batch_problem["detail"]]
-    assert details == [idempotency.UNREADABLE] * 2
+    assert details == [idempotency.FROM_OTHER_RELEASE] * 2
     assert problem(other) == (422, "idempotency-key-reused")
     assert neighbour.status == 201
     assert execute(COUNT) == [(3,)]

@@ -15,8 +15,9 @@ from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
+from service.database.resource import Condition, ItemChange, Written
 from service.database.statements import Statements
-from service.database.store import Change, Condition, Store, Written
+from service.database.store import Store
 from service.errors import Contended, NotFound, PreconditionFailed, RuleBroken
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import MOVIES
@@ -131,7 +132,7 @@ async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 
     gate = "from pg_advisory_xact_lock_shared(1), jsonb_to_recordset(:"
     catalogue = Store(MOVIES, make("from jsonb_to_recordset(:", gate))
     execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")
-    change = Change(1, {"runtime": 2} if method == "update" else None, condition)
+    change = ItemChange(1, {"runtime": 2} if method == "update" else None, condition)
 
     with hold(database, "select pg_advisory_lock(1)"):
         outcome = asyncio.create_task(catalogue.change(change))

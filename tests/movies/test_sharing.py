@@ -21,7 +21,7 @@ from support import (
     until,
 )
 
-from service.app import FILES, POOL
+from service.app import POOL, REGISTRY
 from service.movies.search_help import SearchHelp
 
 
@@ -97,7 +97,7 @@ async def test_a_reload_is_seen_by_the_next_list(
     file.write_text(
         file.read_text().replace("select m.id, m.title", "select m.id, upper(m.title) as title")
     )
-    get_app(client)[FILES].reload()
+    get_app(client)[REGISTRY].reload()
     await until(lambda: [line for line in logs if line["event"] == "queries reloaded"])
 
     assert await find_title() == "A"

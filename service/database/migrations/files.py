@@ -35,7 +35,6 @@ MARKERS_FORM = (
     "with no other option than transaction:false"
 )
 LIKE_REPLACES = re.compile(r"^\s*--\s*replaces?\s*:", re.IGNORECASE | re.MULTILINE)
-COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 REPLACES = re.compile(r"--[ \t]*replaces:[ \t]*([0-9]{14})\.\.([0-9]{14})\b([^\r\n]*)")
 # dbmate creates the table with `version` only and inserts nothing else, so `applied_at` has a
 # default. It is set after the column is added: the time of existing rows is unknown, so null.
@@ -63,7 +62,7 @@ class Section(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Whether the section has no statement: the driver refuses to send an empty one."""
-        return not COMMENT.sub("", self.sql).strip("; \t\r\n\f\v")
+        return not re.sub(r"(?s)--[^\n]*|/\*.*?\*/", "", self.sql).strip("; \t\r\n\f\v")
 
 
 class Migration(NamedTuple):
@@ -163,8 +162,8 @@ def _parse_file(path: Path, before: str | None) -> Migration:
 
 def read_ledger(session: Session) -> Ledger:
     """Return the applied migrations by version; `OperatorError` if the ledger was lost."""
-    rows = _fetch(session, READ_LEDGER)
-    if rows is None and (current := _fetch(session, "select version_num from alembic_version")):
+    rows = _try_fetch(session, READ_LEDGER)
+    if rows is None and (current := _try_fetch(session, "select version_num from alembic_version")):
         raise OperatorError(
             f"alembic_version says {current[0][0]}, but the table schema_migrations is missing: "
             "restore it, or drop alembic_version if nothing is applied"
@@ -267,7 +266,7 @@ def explain_nothing_to_do(migrations: list[Migration], ledger: Ledger) -> str:
     return f"nothing to do: the database is ahead, at {max(ledger)}; the newest file is {newest}"
 
 
-def _fetch(session: Session, sql: str) -> list[Row] | None:
+def _try_fetch(session: Session, sql: str) -> list[Row] | None:
     """Return the rows of a query; None if its table is missing."""
     try:
         with session.cursor() as cursor:
