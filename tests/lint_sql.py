@@ -20,7 +20,10 @@ SQL = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-NAMES = {"commit"}  # a setting, a label and a field
+ALLOWED = {
+    "commit",  # a setting, a label and a field
+    "select switch_movie_feed(%s)",  # a command of operators, beside the migrations
+}
 DATA = re.compile(r"\b(movies|movies_id_seq|idempotency_\w+)\b")
 
 
@@ -45,7 +48,7 @@ if __name__ == "__main__":
             f"{path}:{line}: SQL belongs in queries/: {text}"
             for path in SERVICE.rglob("*.py")
             for line, text in strings(path.read_text())
-            if text not in NAMES
+            if text not in ALLOWED
             if SQL.search(text)
             and (DATA.search(text) or not path.is_relative_to(SERVICE / "database"))
         )
