@@ -266,7 +266,11 @@ class Service(BaseTestServer):
         listener = socket.create_server((self.host, 0))
         self.port = listener.getsockname()[1]
         self._root = URL(f"http://{self.host}:{self.port}")
-        await runner.listen([listener])
+        try:
+            await runner.listen([listener])
+        except BaseException:
+            listener.close()
+            raise
 
     async def _make_runner(self, **_: Any) -> Runner:
         return Runner(self.app)
