@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg2
@@ -447,6 +448,21 @@ def test_a_page_that_lacks_changes_expires_only_the_first_cursor() -> None:
 
     assert [type(found.get(answer)) for answer in answers] == [CursorExpired, type(None)]
     loop.close()
+
+
+async def test_each_request_that_waits_gets_the_changes_after_its_cursor() -> None:
+    """Not that of its cursor once more; if there are none, it goes on waiting."""
+    changes: Any = [SimpleNamespace(cursor=FeedCursor("a", 7, change)) for change in (1, 2, 3)]
+    page = ChangePage(changes, FeedCursor("a", 8, 0), datetime.now(UTC))
+    places = (5, 0), (7, 1), (7, 3)
+    answers = [asyncio.get_running_loop().create_future() for _ in places]
+
+    cursors = {each: FeedCursor("a", *place) for each, place in zip(answers, places, strict=True)}
+    found: dict[Any, Any] = {**divide_page(page, cursors)}
+
+    assert [found[each].changes if each in found else None for each in answers] == [
+        *(changes, changes[1:], None)
+    ]
 
 
 async def test_too_many_waiting_requests_are_refused(client: Client, monkeypatch: Patch) -> None:

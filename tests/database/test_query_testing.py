@@ -109,7 +109,7 @@ FOUND = {
         ("(coalesce(r.place, 1) - 1)", "coalesce(r.place, 1)"),
     ],
     "clear_idempotency_keys": [
-        ("order by k.expires_at\n", ""),
+        ("order by k.expires_at\n", "order by k.expires_at desc\n"),
         ("k.expires_at <= now()", "k.expires_at > now()"),
         ("<= now()", "<= now() + interval '1 hour'"),
         ("limit coalesce(:at_most, 0)", "limit coalesce(:at_most, 0) + 9"),

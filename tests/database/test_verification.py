@@ -804,8 +804,9 @@ async def test_a_mistake_is_refused_however_slow_the_database_is(
 
 async def test_it_does_not_wait_for_an_import(connection: aiopg.Connection, database: str) -> None:
     """A service may start during one that takes hours."""
-    keys = ("put_imported_movies", "reserve_movie_ids")
-    locks = [f"pg_advisory_xact_lock(hashtextextended('{key}', 0))" for key in keys]
+    text = (ROOT / "queries" / "transfer.sql").read_text()
+    locks = re.findall(r"pg_advisory_xact_lock\(hashtextextended\('\w+', \d\)\)", text)
+    assert len(locks) == 2  # for ids, and for an update
     with hold(database, f"select {', '.join(locks)}"):
         assert await verify_database(connection, VERSIONS, LOADED)
 
