@@ -52,6 +52,12 @@ select schema_migrations.version::text,
        to_jsonb(schema_migrations) ->> 'checksum'
   from schema_migrations"""
 
+# Without the schema, as the files have no names of schemas.
+READ_FUNCTION = """\
+select replace(pg_get_functiondef(p.oid), format('%%s.%%I(', pronamespace::regnamespace, proname),
+               format('%%I(', proname))
+  from pg_proc as p where p.oid = %s::regprocedure"""
+
 
 class Section(NamedTuple):
     """The SQL below a marker; `line` is its first line in the file, counted from 1."""
@@ -105,8 +111,11 @@ def list_versions(folder: Path) -> list[str]:
     return [path.name[:14] for path in _list_files(folder)]
 
 
-def create(folder: Path, name: str) -> Path:
-    """Write an empty migration, newer than all others; `name` is like add_index_on_titles."""
+def create(folder: Path, name: str, statement: str = "") -> Path:
+    """Write a migration, newer than all others, with this statement in up and in down.
+
+    `name` is like add_index_on_titles.
+    """
     now = f"{datetime.now(UTC):%Y%m%d%H%M%S}"
     following = [str(int(version) + 1) for version in list_versions(folder)]
     file_name = f"{max([now, *following])}_{name}.sql"
@@ -116,9 +125,19 @@ def create(folder: Path, name: str) -> Path:
         )
     path = folder / file_name
     path.write_text(
-        "-- What this changes, and why.\n\n-- migrate:up\n\n\n-- migrate:down\n\n", "utf-8"
+        f"-- What this changes, and why.\n\n-- migrate:up\n{statement}\n\n"
+        f"-- migrate:down\n{statement}\n",
+        "utf-8",
     )
     return path
+
+
+def read_function(session: Session, name: str) -> str:
+    """Return the SQL that makes a function; `name` is like movie_matches(movies,jsonb)."""
+    with session.cursor() as cursor:
+        cursor.execute(READ_FUNCTION, (name,))
+        ((text,),) = cursor.fetchall()
+    return f"{text.strip()};\n"
 
 
 def _list_files(folder: Path) -> list[Path]:
