@@ -360,11 +360,13 @@ def _stop_on_signals() -> Iterator[None]:
 
 
 def _upgrade(config: Config) -> None:
-    from service.changes.switching import switch_feed  # noqa: PLC0415 - as in `status`
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
+    from service.database.migrations.session import call  # noqa: PLC0415 - as in `status`
 
     migrations.upgrade(config.database.url, config.migrations, report)
-    switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
+    is_on = config.changes.keep_days > 0
+    if call(config.database.url, report, "switch_movie_feed", is_on):
+        report(f"the feed of changes is {'on' if is_on else 'off'} now")
 
 
 if __name__ == "__main__":

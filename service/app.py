@@ -17,17 +17,16 @@ from service.changes import handlers as changes
 from service.changes.feed import Feed
 from service.changes.handlers import Changes, begin_copy
 from service.changes.waiting import Waiting
-from service.clients import clients, commands
 from service.clients.access import AccessControl
 from service.clients.clients import Clients
 from service.clients.limits import Limits
 from service.config import Config, Operations
-from service.database import freshness, query_files, verification
+from service.database import query_files
 from service.database.cache import ResultCache
 from service.database.clearing import Clearing, Measure
 from service.database.listing import Listing
 from service.database.pool import Pool
-from service.database.query import Query
+from service.database.query import Query, collect_expected
 from service.database.replicas import Replicas
 from service.database.statements import Statements
 from service.database.store import Store
@@ -36,7 +35,7 @@ from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Refusal, Unavailable
 from service.genres import GenreCounts, Genres
-from service.movies import exporting, importing, keys, movie, parameters, restoring, search_help
+from service.movies import keys
 from service.movies import routes as movies
 from service.movies.batches import Batches
 from service.movies.handlers import REPRESENTATION, Movies
@@ -60,26 +59,10 @@ from service.web.server import OPERATIONS_APP, choose_max_connections
 
 log = structlog.get_logger()
 
-# Every query that the service expects in queries/*.sql.
-EXPECTED = {
-    name: query
-    for module in (
-        changes_feed,
-        clients,
-        commands,
-        exporting,
-        freshness,
-        genres,
-        importing,
-        keys,
-        movie,
-        parameters,
-        restoring,
-        search_help,
-        verification,
-    )
-    for name, query in module.QUERIES.items()
-}
+# Every query that the service expects in queries/*.sql: modules that use queries have `QUERIES`.
+EXPECTED = collect_expected(
+    "service.changes", "service.clients", "service.database", "service.genres", "service.movies"
+)
 VERIFY_RETRY_S = 1.0  # between attempts to verify the database
 CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32

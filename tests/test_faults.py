@@ -172,7 +172,8 @@ async def test_the_database_killed_behind_pgbouncer(start: Start, folder: Path, 
             await until(lambda: creates(client))
 
     events = [line["event"] for line in logs if line["log_level"] in {"warning", "error"}]
-    assert events.count("no database") == 1
+    # Once more if a connection fails while PostgreSQL starts again.
+    assert 1 <= events.count("no database") <= 2
     # As long as a connection is in use, those that fail are reported so.
     assert set(events) <= {"no database", "connect failed"}
     assert read_metrics(client).get("refusals_total{reason=statement_lost}", 0) == 0

@@ -5,7 +5,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import aiopg
@@ -81,6 +83,16 @@ class Expected(NamedTuple):
     def parameters(self) -> tuple[str, ...]:
         """Return the names of the parameters."""
         return tuple(self.samples[0])
+
+
+def collect_expected(*packages: str) -> dict[str, Expected]:
+    """Return the `QUERIES` of these modules, and of the modules of these packages."""
+    expected = dict[str, Expected]()
+    for package in map(import_module, packages):
+        found = iter_modules(getattr(package, "__path__", ()), f"{package.__name__}.")
+        for module in (package, *(import_module(each.name) for each in found if not each.ispkg)):
+            expected |= getattr(module, "QUERIES", {})
+    return expected
 
 
 @dataclass(frozen=True)

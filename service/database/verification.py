@@ -166,12 +166,16 @@ async def verify_database(
         is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
         # First these: a missing migration or another fault may be why a query fails.
         await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
-        await _verify_query(cursor, queries["get_schema_faults"], is_read_only=True)
-        faults = await _fetch(cursor, queries["get_schema_faults"].sql)
-        reason = "; ".join([fault for (fault,) in faults])
+        late: Contended | None = None
+        reason = ""
+        try:
+            await _verify_query(cursor, queries["get_schema_faults"], is_read_only=True)
+            faults = await _fetch(cursor, queries["get_schema_faults"].sql)
+            reason = "; ".join([fault for (fault,) in faults])
+        except Contended as error:
+            late = error
         if reason and refuse_faults:
             raise OperatorError(f"the schema is not as the service needs it: {reason}")
-        late: Contended | None = None
         for query in [*queries.values()]:  # a reload may change them meanwhile
             try:
                 await _verify_query(cursor, query, is_read_only=is_read_only, is_late=bool(late))

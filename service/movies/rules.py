@@ -80,7 +80,9 @@ def _check_genres(genres: list[Any]) -> None:
 def find_external_id_errors(text: str) -> list[str]:
     """Find what no external id may have."""
     errors = find_text_errors(text, MAX_EXTERNAL_ID_BYTES)
-    if len(text) <= MAX_EXTERNAL_ID_BYTES and CONTROL_CHARACTER.search(text.replace("\0", "")):
+    if len(text) > MAX_EXTERNAL_ID_BYTES:
+        return errors
+    if CONTROL_CHARACTER.search(text.replace("\0", "")):
         errors.append("must not contain a control character")
     if BLANKS.match(text[:1]) or BLANKS.match(text[-1:]):
         errors.append("must not begin or end with a blank")

@@ -85,6 +85,14 @@ def lock(session: Session) -> None:
         raise Busy(f"another migration is running (pid {', '.join(map(str, holders))})")
 
 
+def call(url: str, report: Report, function: str, argument: object) -> object:
+    """Return what a function of the schema returns; wait as a migration does."""
+    with connect(url, report) as session, session.cursor() as cursor:
+        retry(lambda: cursor.execute(f"select {function}(%s)", (argument,)), report)
+        ((result,),) = cursor.fetchall()
+        return result
+
+
 def retry(attempt: Callable[[], Result], report: Report) -> Result:
     """Repeat what changes all or nothing, while another session prevents it.
 
