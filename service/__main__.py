@@ -158,10 +158,7 @@ def down(config: Config) -> None:
 
 @migrate.command()
 @click.argument("name")
-@click.option(
-    "--function",
-    help="A function to replace: its present text in the database becomes up and down.",
-)
+@click.option("--function", help="A function to copy, like movie_matches(movies,jsonb).")
 @click.pass_obj
 def new(config: Config, name: str, function: str | None) -> None:
     """Create an empty migration; NAME is like add_index_on_titles."""

@@ -51,12 +51,11 @@ select schema_migrations.version::text,
        (to_jsonb(schema_migrations) ->> 'applied_at')::timestamptz,
        to_jsonb(schema_migrations) ->> 'checksum'
   from schema_migrations"""
-
 # Without the schema, as the files have no names of schemas.
 READ_FUNCTION = """\
-select replace(pg_get_functiondef(p.oid), format('%%s.%%I(', pronamespace::regnamespace, proname),
-               format('%%I(', proname))
-  from pg_proc as p where p.oid = %s::regprocedure"""
+select replace(pg_get_functiondef(oid), format(' %%s.%%I(', pronamespace::regnamespace, proname),
+               format(' %%I(', proname))
+  from pg_proc where oid = %s::regprocedure"""
 
 
 class Section(NamedTuple):
@@ -112,10 +111,7 @@ def list_versions(folder: Path) -> list[str]:
 
 
 def create(folder: Path, name: str, statement: str = "") -> Path:
-    """Write a migration, newer than all others, with this statement in up and in down.
-
-    `name` is like add_index_on_titles.
-    """
+    """Write a migration, newer than all others; `statement`: of up and of down."""
     now = f"{datetime.now(UTC):%Y%m%d%H%M%S}"
     following = [str(int(version) + 1) for version in list_versions(folder)]
     file_name = f"{max([now, *following])}_{name}.sql"
