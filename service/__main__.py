@@ -158,10 +158,17 @@ def down(config: Config) -> None:
 
 @migrate.command()
 @click.argument("name")
+@click.option("--function", help="A function to copy, like movie_matches(movies,jsonb).")
 @click.pass_obj
-def new(config: Config, name: str) -> None:
+def new(config: Config, name: str, function: str | None) -> None:
     """Create an empty migration; NAME is like add_index_on_titles."""
-    click.echo(migration_files.create(config.migrations, name))
+    statement = ""
+    if function:
+        from service.database.migrations.session import connect  # noqa: PLC0415 - as in `status`
+
+        with with_database(config) as ready, connect(ready.database.url, report) as session:
+            statement = migration_files.read_function(session, function)
+    click.echo(migration_files.create(config.migrations, name, statement))
     report("its timestamp must be newer than that of each applied file when it is applied")
 
 

@@ -161,8 +161,10 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_document)
 def test_files_that_are_named_exist(path: Path) -> None:
-    """Paths in backticks, as in the code tour; `*` stands for any name."""
-    paths = re.findall(rf"`((?:{FOLDERS})/[\w./*-]+)`", read_current(path))
+    """Paths in backticks, as in the code tour, and of `pytest`; `*` stands for any name."""
+    text = read_current(path)
+    paths = re.findall(rf"`((?:{FOLDERS})/[\w./*-]+)`", text)
+    paths += " ".join(re.findall(r"`pytest\s+(tests/[^`]*)`", text)).split()
 
     assert [named for named in paths if not list(ROOT.glob(named.rstrip("/")))] == []
 

@@ -30,7 +30,7 @@ from service.app import EXPECTED, POOL, REGISTRY
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
-from service.database.resource import Condition, Written
+from service.database.resource import Condition, ItemChange, Written
 from service.database.statements import Statements
 from service.database.store import Store
 from service.errors import Contended, NotFound, PreconditionFailed, RuleBroken

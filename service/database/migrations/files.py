@@ -50,6 +50,11 @@ select schema_migrations.version::text,
        (to_jsonb(schema_migrations) ->> 'applied_at')::timestamptz,
        to_jsonb(schema_migrations) ->> 'checksum'
   from schema_migrations"""
+# Without the schema, as the files have no names of schemas.
+READ_FUNCTION = """\
+select replace(pg_get_functiondef(oid), format(' %%s.%%I(', pronamespace::regnamespace, proname),
+               format(' %%I(', proname))
+  from pg_proc where oid = %s::regprocedure"""
 
 
 class Section(NamedTuple):
@@ -104,8 +109,8 @@ def list_versions(folder: Path) -> list[str]:
     return [path.name[:14] for path in _list_files(folder)]
 
 
-def create(folder: Path, name: str) -> Path:
-    """Write an empty migration, newer than all others; `name` is like add_index_on_titles."""
+def create(folder: Path, name: str, statement: str = "") -> Path:
+    """Write a migration, newer than all others; `statement`: of up and of down."""
     now = f"{datetime.now(UTC):%Y%m%d%H%M%S}"
     following = [str(int(version) + 1) for version in list_versions(folder)]
     file_name = f"{max([now, *following])}_{name}.sql"
@@ -115,9 +120,19 @@ def create(folder: Path, name: str) -> Path:
         )
     path = folder / file_name
     path.write_text(
-        "-- What this changes, and why.\n\n-- migrate:up\n\n\n-- migrate:down\n\n", "utf-8"
+        f"-- What this changes, and why.\n\n-- migrate:up\n{statement}\n\n"
+        f"-- migrate:down\n{statement}\n",
+        "utf-8",
     )
     return path
+
+
+def read_function(session: Session, name: str) -> str:
+    """Return the SQL that makes a function; `name` is like movie_matches(movies,jsonb)."""
+    with session.cursor() as cursor:
+        cursor.execute(READ_FUNCTION, (name,))
+        ((text,),) = cursor.fetchall()
+    return f"{text.strip()};\n"
 
 
 def _list_files(folder: Path) -> list[Path]:
