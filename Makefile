@@ -50,11 +50,13 @@ coverage: $(VENV)/dev-$(PYTHON_ID) ## the whole test suite, and which lines it d
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-lint: $(VENV)/dev-$(PYTHON_ID) ## ruff, mypy and the direction of imports
+lint: $(VENV)/dev-$(PYTHON_ID) ## ruff, mypy, dead code, the direction of imports, SQL outside queries/
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/vulture
 	$(BIN)/lint-imports
+	$(BIN)/python tests/lint_sql.py
 
 bench: $(VENV)/run-$(PYTHON_ID) ## measure reads, creates and lists (25 minutes; needs wrk; ARGS=--quick)
 	$(BIN)/python -m bench.run $(ARGS)

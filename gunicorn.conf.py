@@ -100,7 +100,7 @@ def when_ready(server: Arbiter) -> None:
 
     def reload() -> None:
         with suppress(Exception):  # the workers log it
-            files.load()
+            asyncio.run(files.replace())
         server.kill_workers(signal.SIGHUP)
 
     server.handle_hup = reload

@@ -207,7 +207,8 @@ export class Catalogue {
   }
 
   /**
-   * Change the fields that `decide` returns for the movie as it is now.
+   * Change the fields that `decide` returns for the movie as it is now; after a lost response,
+   * that may be the movie with the change.
    * @param {number} id @param {(movie: Movie) => Partial<MovieInput>} decide
    * @returns {Promise<Movie>}
    */

@@ -179,7 +179,10 @@ class Catalogue:
         return report
 
     def change(self, movie_id: int, decide: Callable[[Movie], dict[str, Any]]) -> Movie:
-        """Change the fields that `decide` returns for the movie as it is now."""
+        """Change the fields that `decide` returns for the movie as it is now.
+
+        After a lost response, that may be the movie with the change.
+        """
         path = f"{MOVIES}/{movie_id}"
         rounds = 0
         while True:

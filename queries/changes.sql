@@ -4,7 +4,7 @@
 -- name: get_changes(after, after_id, size)
 -- \set after null \set after_id null \set size 100
 -- set: transaction_read_only = on
--- Returns up to `size` changes behind the row after_id of the transaction `after`; null: from the oldest change that
+-- Returns up to `size` changes after the row after_id of the transaction `after`; null: from the oldest change that
 -- is kept. With each change comes the movie as it is now, or nulls if it is gone; with a deletion, in deleted_movie, also
 -- the movie as it was. Without changes, there is one row
 -- with nulls. If the feed is off, nothing is returned.
@@ -13,24 +13,24 @@
 -- change can come in between later. A transaction that stays open holds back the changes of all later ones:
 -- docs/dbas.md#changes says how to find it.
 --
--- feed: what cursors belong to. It changes when the feed begins anew, and when the database is restored (also in
+-- feed: what cursors belong to. It changes when the feed restarts, and when the database is restored (also in
 -- place, by pg_restore --clean), copied or promoted: it may then lack changes that clients have seen. A promoted server
 -- has its new timeline in the names of its WAL at once, and in pg_control_checkpoint only after its next checkpoint. A
 -- standby knows only that: after a failover, it gives the new feed some minutes later than the primary.
 -- as_of: every change that was committed before is below the horizon. If changes are held back, that is the time at
 -- which the first one's transaction began; otherwise it is now.
--- is_last: no change is behind this row, or behind the place if there are no changes. Only then the feed goes on at
--- next_transaction; otherwise it goes on behind the last row. So a smaller `limit` loses nothing.
--- next_transaction: behind the last change below the horizon, where the feed goes on after all of them. The horizon
--- itself would be wrong: after a crash, PostgreSQL gives numbers again whose transactions were not in the WAL yet.
--- is_expired: changes behind the place may have been cleared; or the place is behind the end of the feed, where no
--- client was sent: a server that lost transactions, such as a restored snapshot of its disk, would give their numbers
--- to changes that the client then misses.
+-- is_last: no change is after this row, or after the cursor if there are no changes. Only then the next page starts at
+-- next_transaction; otherwise it starts after the last row. So a smaller `limit` loses nothing.
+-- next_transaction: the end of the feed, after the last change below the horizon. The horizon itself would be wrong:
+-- after a crash, PostgreSQL reuses the numbers of transactions that were not in the WAL yet.
+-- is_expired: changes after the cursor may have been cleared; or it is after the end of the feed, which no client
+-- has got: a server that lost transactions, such as a restored snapshot of its disk, would reuse their numbers for
+-- changes that the client then misses.
 with state as materialized (
   select
     md5(concat_ws(' ', f.id, f.tableoid, s.system_identifier, t.timeline, d.oid)) as feed,
     pg_snapshot_xmin(pg_current_snapshot()) as horizon,
-    -- Changes at or behind its end are of a restored dump: their transactions are in this server's future.
+    -- Changes at or after its end are of a restored dump: their transactions are in this server's future.
     pg_snapshot_xmax(pg_current_snapshot()) as snapshot_end,
     -- A restored dump has a number of the former server, which may be in this one's future.
     case when f.cleared_to < pg_snapshot_xmin(pg_current_snapshot()) then f.cleared_to else '0' end as cleared_to
@@ -98,8 +98,8 @@ order by c.transaction, c.id;
 -- set: statement_timeout = 250ms
 -- Whether a list that the service has in memory is still right: returns the snapshot of this statement, and whether a
 -- transaction that it sees, and that the snapshot `since` did not see, has changed movies. Such a transaction began
--- behind that snapshot (pg_snapshot_xmax), or was running in it (pg_snapshot_xip). Each is a look-up in the primary key,
--- also if the table was never analysed: the order and the limit see to that. Changes at or behind the end of this
+-- after that snapshot (pg_snapshot_xmax), or was running in it (pg_snapshot_xip). Each is a look-up in the primary key,
+-- also if the table was never analysed: the order and the limit see to that. Changes at or after the end of this
 -- statement's snapshot are of a restored dump, as in get_changes.
 -- state: if it is another one, numbers of transactions cannot be compared, and all lists are fetched anew. It changes
 -- when the feed begins anew, is restored or is cleared; when it is another database or server, or one that was started
@@ -166,7 +166,7 @@ from (
 -- name: clear_changes(keep_days, after, after_id, at_most)
 -- \set keep_days 30 \set after '\'0\'' \set after_id 0 \set at_most 1000
 -- Deletes the at_most oldest changes, up to the first one that is not older than keep_days. Returns how many it deleted,
--- and the last one: the next statement begins behind it (after, after_id). Otherwise each statement would read the rows
+-- and the last one: the next statement begins after it (after, after_id). Otherwise each statement would read the rows
 -- that the former ones have deleted, while a transaction that may still see them keeps vacuum from removing them.
 -- If another process has cleared since, so that cleared_to is another transaction than `after`, it begins there.
 -- Changes that readers cannot see yet are kept: those above the horizon, and those of a restored dump whose

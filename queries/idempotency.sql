@@ -91,7 +91,10 @@ join idempotency_keys as k on k.key = q.key
 left join jsonb_array_elements(
   case jsonb_typeof(k.response) when 'array' then k.response when 'object' then jsonb_build_array(k.response) end
 ) with ordinality as r (movie, place) on true
-cross join jsonb_populate_record(null::movies, case jsonb_typeof(r.movie) when 'object' then r.movie end) as m
+cross join jsonb_to_record(case jsonb_typeof(r.movie) when 'object' then r.movie end) as m (
+  id bigint, title text, year integer, runtime integer, genres text[], external_id text,
+  version integer, created_at timestamptz, updated_at timestamptz
+)
 where k.expires_at > now()
 -- The row lock makes the commit wait for the synchronous standby: a repeated request must not get its
 -- response before the movies are replicated.

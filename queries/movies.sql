@@ -65,10 +65,16 @@ join new as n on n.id = c.id;
 with new as materialized (
   select
     n.number, n.replace, n.fields, f.title, f.year, f.runtime, f.genres, f.external_id, m.id,
-    (m.title, m.year, m.runtime, m.genres) is distinct from (f.title, f.year, f.runtime, f.genres) as differs
+    case
+      when m.id is not null then (
+        select (m.title, m.year, m.runtime, m.genres) is distinct from (p.title, p.year, p.runtime, p.genres)
+        from jsonb_populate_record(m, n.fields) as p
+      )
+    end as differs
   from jsonb_to_recordset(:movies) as n (number bigint, replace boolean, fields jsonb)
-  left join movies as m on m.external_id = n.fields ->> 'external_id'
-  cross join jsonb_populate_record(m, n.fields) as f
+  cross join jsonb_to_record(n.fields)
+    as f (title text, year integer, runtime integer, genres text[], external_id text)
+  left join movies as m on m.external_id = f.external_id
 ),
 free as materialized (
   select m.id, m.external_id

@@ -39,33 +39,23 @@ cross join lateral generate_series(
 -- name: find_taken_movies(movies)
 -- set: statement_timeout = 0
 -- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
--- Of the rows that import_movies would get, returns the positions (from 0) of those whose id or external id a movie or an
--- earlier row has, with the reasons. What another session inserts afterwards is found by import_movies.
+-- Of the rows that import_movies would get, returns the positions (from 0) of those whose id or external id a movie has,
+-- with the reasons. What another session inserts afterwards is found by import_movies.
 with new as materialized (
   select n.number - 1 as position, (n.movie ->> 'id')::bigint as id, n.movie ->> 'external_id' as external_id
   from jsonb_array_elements(:movies) with ordinality as n (movie, number)
-),
-given as (
-  select
-    n.position, m.id as owner, row_number() over (partition by n.id order by n.position) as nth,
-    'id: another movie has it' as taken, 'id: must not be repeated' as repeated
-  from new as n
-  left join movies as m on m.id = n.id
-  where n.id is not null
-  union all
-  select
-    n.position, m.id, row_number() over (partition by n.external_id order by n.position),
-    'external_id: another movie has it; --update would change that movie', 'external_id: must not be repeated'
-  from new as n
-  left join movies as m on m.external_id = n.external_id
-  where n.external_id is not null
 )
 select
-  g.position,
-  array_agg(case when g.owner is null then g.repeated else g.taken end order by g.taken desc) as reasons
-from given as g
-where g.owner is not null or g.nth > 1
-group by g.position;
+  n.position,
+  array_remove(array[
+    case when i.id is not null then 'id: another movie has it' end,
+    case when e.id is not null then 'external_id: another movie has it; --update would change that movie' end
+  ], null) as reasons
+from new as n
+left join movies as i on i.id = n.id
+left join movies as e on e.external_id = n.external_id
+where i.id is not null
+  or e.id is not null;
 
 -- name: import_movies(movies)
 -- set: statement_timeout = 0
@@ -77,7 +67,10 @@ select
   coalesce(n.id, nextval('movies_id_seq')),
   n.title, n.year, n.runtime, n.genres, n.external_id,
   coalesce(n.version, 1), coalesce(n.created_at, now()), coalesce(n.updated_at, now())
-from jsonb_populate_recordset(null::movies, :movies) as n;
+from jsonb_to_recordset(:movies) as n (
+  id bigint, title text, year integer, runtime integer, genres text[], external_id text,
+  version integer, created_at timestamptz, updated_at timestamptz
+);
 
 -- name: put_imported_movies(movies)
 -- set: statement_timeout = 0
@@ -89,7 +82,8 @@ from jsonb_populate_recordset(null::movies, :movies) as n;
 -- query, and must not wait for the end of an update.
 with new as materialized (
   select n.title, n.year, n.runtime, n.genres, n.external_id
-  from jsonb_populate_recordset(null::movies, :movies) as n
+  from jsonb_to_recordset(:movies)
+    as n (title text, year integer, runtime integer, genres text[], external_id text)
 ),
 locked as materialized (
   select pg_advisory_xact_lock(hashtextextended('put_imported_movies', 1))

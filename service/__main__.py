@@ -132,9 +132,9 @@ def migrate(ctx: click.Context) -> None:
             _upgrade(ready)
 
 
-@migrate.command()
+@migrate.command("status")
 @click.pass_obj
-def status(config: Config) -> None:
+def show_status(config: Config) -> None:
     """List the migrations and whether they are applied."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - loading alembic takes 0.15 s
 
@@ -150,7 +150,7 @@ def status(config: Config) -> None:
 @click.pass_obj
 def down(config: Config) -> None:
     """Revert the newest migration."""
-    from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
+    from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `show_status`
 
     with with_database(config) as ready:
         migrations.downgrade(ready.database.url, ready.migrations, click.echo)
@@ -158,10 +158,17 @@ def down(config: Config) -> None:
 
 @migrate.command()
 @click.argument("name")
+@click.option("--function", help="A function to copy, like movie_matches(movies,jsonb).")
 @click.pass_obj
-def new(config: Config, name: str) -> None:
+def new(config: Config, name: str, function: str | None) -> None:
     """Create an empty migration; NAME is like add_index_on_titles."""
-    click.echo(migration_files.create(config.migrations, name))
+    statement = ""
+    if function:
+        from service.database.migrations.session import connect  # noqa: PLC0415 - as in `status`
+
+        with with_database(config) as ready, connect(ready.database.url, report) as session:
+            statement = migration_files.read_function(session, function)
+    click.echo(migration_files.create(config.migrations, name, statement))
     report("its timestamp must be newer than that of each applied file when it is applied")
 
 
@@ -169,7 +176,7 @@ def new(config: Config, name: str) -> None:
 @click.pass_obj
 def sql(config: Config) -> None:
     """Print the SQL of all migrations for an empty database; change no database."""
-    from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
+    from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `show_status`
 
     click.echo(migrations.render_offline_sql(config.migrations), nl=False)
 
@@ -234,7 +241,7 @@ def test_(config: Config) -> None:
 
 @queries.command("list")
 @click.pass_obj
-def list_(config: Config) -> None:
+def list_queries(config: Config) -> None:
     """List the queries with file and line, parameters, columns, and use."""
     for query in load_queries(config).values():
         expected = query.expected
@@ -350,8 +357,8 @@ def _stop_on_signals() -> Iterator[None]:
 
 
 def _upgrade(config: Config) -> None:
-    from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
-    from service.database.migrations.session import call  # noqa: PLC0415 - as in `status`
+    from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `show_status`
+    from service.database.migrations.session import call  # noqa: PLC0415 - as in `show_status`
 
     migrations.upgrade(config.database.url, config.migrations, report)
     is_on = config.changes.keep_days > 0

@@ -16,10 +16,10 @@ from service.changes import feed as changes_feed
 from service.changes import handlers as changes
 from service.changes.feed import DETECT, Feed
 from service.changes.handlers import Changes, begin_copy
-from service.changes.waiting import Waiting
+from service.changes.waiting import LongPolls
 from service.clients.access import AccessControl
 from service.clients.clients import Clients
-from service.clients.limits import Limits
+from service.clients.limits import RateLimiter
 from service.config import Config, Operations
 from service.database import query_files
 from service.database.cache import ResultCache
@@ -64,11 +64,10 @@ EXPECTED = collect_expected(
     "service.changes", "service.clients", "service.database", "service.genres", "service.movies"
 )
 VERIFY_RETRY_S = 1.0  # between attempts to verify the database
-CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 LISTS, STREAMS = "lists", "streams"  # limits of the pool
 POOL = web.AppKey("pool", Pool)
-FILES = web.AppKey("files", QueryRegistry)
+REGISTRY = web.AppKey("files", QueryRegistry)
 
 
 def load_queries(config: Config) -> dict[str, Query]:
@@ -130,7 +129,7 @@ def create_app(
         replicas = Replicas(config.database, files.queries, pool, limits)
     sources = Sources(config, files, pool, replicas)
     statements = sources.make_statements()
-    rate_limits = Limits(config.limits, metrics)
+    rate_limits = RateLimiter(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements), rate_limits)
     cycle = RequestCycle(server, access, metrics, AccessLog(metrics, config.log))
     health = Health(config.service, sources.require_migrations, cycle)
@@ -147,7 +146,7 @@ def create_app(
     if replicas:
         app.cleanup_ctx.append(replicas.run)
     clearing = _make_clearing(statements, config.changes.keep_days)
-    app.cleanup_ctx.extend([clearing.run, rate_limits.run])
+    app.cleanup_ctx.extend([partial(run_beside, clearing.clear_regularly), rate_limits.run])
     metrics.info.labels(__version__, config.service.commit, config.service.environment).set(1)
     metrics.processes.set(1)
     metrics.start_time.set(time.time())
@@ -155,7 +154,7 @@ def create_app(
     metrics.samplers.append(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS_APP] = _make_operations(config, access, health, metrics)
     app[POOL] = pool
-    app[FILES] = files
+    app[REGISTRY] = files
     return app
 
 
@@ -179,21 +178,26 @@ def _make_routes(
     lists = Lists(
         store,
         listing,
-        SearchHelp(slow),
-        partial(begin_copy, feed) if feed else None,
-        server.max_streams > 0,
-        server.cache_seconds,
-        cache,
-        access,
+        help=SearchHelp(slow),
+        begin_copy=partial(begin_copy, feed) if feed else None,
+        has_streams=server.max_streams > 0,
+        cache_seconds=server.cache_seconds,
+        cache=cache,
+        access=access,
+    )
+    batches = Batches(
+        store, creates, bodies=bodies, access=access, require_if_match=server.require_if_match
+    )
+    single = Movies(
+        REPRESENTATION,
+        store,
+        bodies=bodies,
+        require_if_match=server.require_if_match,
+        idempotent_creates=creates,
     )
     routes = [
-        *movies.make_routes(
-            Movies(REPRESENTATION, store, bodies, server.require_if_match, creates),
-            lists,
-            Batches(store, creates, bodies, access, server.require_if_match),
-            Restores(store, statements),
-        ),
-        *changes.make_routes(Changes(feed, Waiting(feed), cycle, access) if feed else None),
+        *movies.make_routes(single, lists, batches, Restores(store, statements)),
+        *changes.make_routes(Changes(feed, LongPolls(feed), cycle, access) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),
         *reference.make_routes(Reference(lambda: build_document(routes, access.anonymous))),
@@ -238,7 +242,7 @@ async def check_start(config: Config) -> QueryRegistry:
     The database need not be reachable: the service starts without it, and is not ready.
     """
     # Without metrics: the sums of the workers must not include the gauges of their master.
-    files = create_app(replace(config, operations=Operations()))[FILES]
+    files = create_app(replace(config, operations=Operations()))[REGISTRY]
     with suppress(Unavailable):  # each worker logs it
         await verify_queries(config, files.queries)
     return files
@@ -260,7 +264,7 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
     yield
     if retry:
         retry.cancel()
-    await pool.close(CLOSE_TIMEOUT_S)
+    await pool.close()
 
 
 async def _connect_until_ready(pool: Pool, reason: str) -> None:

@@ -119,7 +119,7 @@ REPLICA_URLS = _texts(  # the message does not repeat the text, which has a pass
 DATABASE_URL = _pattern("postgres(?:ql)?://", "postgresql://user:password@host:port/name")
 REDIS_URL = _pattern(
     r"(?:rediss?://(?:[^/?#]*@)?(?:[^/?#@:]*|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?(?:/[0-9]*)?"
-    r"|unix://[^?#]*)(?:\?[^#@]*)?\Z",  # an @ behind ? is part of a password
+    r"|unix://[^?#]*)(?:\?[^#@]*)?\Z",  # an @ after ? is part of a password
     "redis://:password@host:6379/0, rediss://... or unix:///path",
 )
 BEARER_TOKEN = _pattern(  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
@@ -127,7 +127,7 @@ BEARER_TOKEN = _pattern(  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
     "16 or more letters, digits and -._~+/, as of openssl rand -hex 16",
 )
 EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-TEXT = kinds.String(validate=Regexp(r"\s*\S", error="must not be empty"))
+NOT_EMPTY = kinds.String(validate=Regexp(r"\s*\S", error="must not be empty"))
 SWITCH = kinds.Boolean(
     truthy={True, "true", "True", "TRUE"}, falsy={False, "false", "False", "FALSE"}
 )
@@ -138,7 +138,7 @@ SECONDS, POSITIVE_SECONDS = _seconds(0), _seconds(0.001)
 class Service:
     """The name of this deployment, and the commit that it runs."""
 
-    environment: str = _setting("development", TEXT)
+    environment: str = _setting("development", NOT_EMPTY)
     commit: str = _setting("", kinds.String(validate=Length(max=100)))
 
 
@@ -146,7 +146,7 @@ class Service:
 class Server:
     """HTTP; durations in seconds."""
 
-    host: str = _setting("127.0.0.1", TEXT)
+    host: str = _setting("127.0.0.1", NOT_EMPTY)
     port: int = _setting(8000, _whole_number(0, 65535))
     workers: int = _setting(1, _whole_number(1, 512))
     max_connections: int = _setting(4000, _whole_number(1, 1_000_000))
@@ -205,7 +205,7 @@ class Limits:
 class Operations:
     """Liveness, readiness and metrics for operators. `repr` hides the token."""
 
-    host: str = _setting("127.0.0.1", TEXT)
+    host: str = _setting("127.0.0.1", NOT_EMPTY)
     port: int = _setting(0, _whole_number(0, 65535))
     token: str = _setting("", BEARER_TOKEN, is_secret=True)
 
@@ -263,7 +263,7 @@ VARIABLES = {  # the setting of each; the last one that is set wins
     for variable, name in (PLATFORM_NAMES | OWN_NAMES).items()
     for suffix in (("", "_FILE") if name in SECRETS else ("",))
 }
-FILES = {name for name in VARIABLES if name.endswith("_FILE")}  # each has the path of a secret
+SECRET_FILES = {name for name in VARIABLES if name.endswith("_FILE")}  # of paths
 show_name = partial(re.sub, r"^(.*?)\.", r"[\1] ")  # [server] port
 
 
@@ -282,7 +282,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         loaded = Schema.from_dict(SETTINGS)().load(values)  # nested: names have dots
     except ValidationError as error:
         mistakes += [
-            f"{sources.get(name) or f'{path}: {show_name(name)}'}: {_describe(name, problem)}"
+            f"{sources.get(name) or f'{path}: {show_name(name)}'}: {_describe_fault(name, problem)}"
             for name, problems in error.messages_dict.items()
             for problem in dict.fromkeys(problems)
         ]
@@ -334,7 +334,7 @@ def _check_together(config: Config) -> None:
 def _read_secrets(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the variables, with the content of the files that they name, and mistakes."""
     texts, mistakes = dict(environ), []
-    for name in FILES & environ.keys():
+    for name in SECRET_FILES & environ.keys():
         if (plain := name.removesuffix("_FILE")) in environ:
             mistakes.append(f"{plain} and {name} are both set: expected one of them")
         path = texts.pop(name)
@@ -358,7 +358,7 @@ def require_database_url(config: Config) -> None:
         )
 
 
-def _describe(name: str, problem: str) -> str:
+def _describe_fault(name: str, problem: str) -> str:
     """Return what is wrong with a setting; of an unknown one, which one may be meant."""
     if name in SETTINGS:
         return f"{problem[:1].lower()}{problem[1:].rstrip('.')}"

@@ -25,17 +25,14 @@ class Problem(NamedTuple):
 
 
 class CatalogueError(Exception):
-    """An error that clients are told about.
-
-    `detail`: for clients, if the error has no text; for the reference, it is an example.
-    """
+    """An error that clients are told about; `detail`: the text if it has none, and the example."""
 
     problem = Problem("internal-error", "Internal server error", 500)
     detail = "unexpected error; the log has the details"
     failures: Sequence[Failure] = ()
     retry_after: int | None = None  # seconds, if a repeat may succeed
     headers: Mapping[str, str] = {}  # of the response, beside Retry-After
-    transaction = 0  # that has seen why; 0: none has
+    transaction = 0  # that saw the cause; 0: none
     header_names: ClassVar[Sequence[str]] = ()  # that responses may have, for the reference
 
 
@@ -122,36 +119,34 @@ class BodyTimedOut(CatalogueError):
     detail = "the request body did not arrive in time"
 
 
-class PreconditionFailed(CatalogueError):
+class ItemError(CatalogueError):
+    """An error of one item; `noun`: what its resource calls it, in place of `movie`."""
+
+    def __init__(self, noun: str) -> None:
+        super().__init__(self.detail.replace("movie", noun))
+
+
+class PreconditionFailed(ItemError):
     """The resource does not match the conditions of the request; it was not changed."""
 
     problem = Problem("precondition-failed", "Precondition failed", 412)
     header_names = ("Catalogue-Position",)
     detail = "the movie does not match the conditions of the request; compare its ETag"
 
-    def __init__(self, noun: str) -> None:
-        super().__init__(self.detail.replace("movie", noun))
 
-
-class PreconditionRequired(CatalogueError):
+class PreconditionRequired(ItemError):
     """This deployment requires If-Match for updates and deletes."""
 
     problem = Problem("precondition-required", "Precondition required", 428)
     detail = "updates and deletes require If-Match with the ETag of the movie"
 
-    def __init__(self, noun: str) -> None:
-        super().__init__(self.detail.replace("movie", noun))
 
-
-class NotFound(CatalogueError):
-    """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
+class NotFound(ItemError):
+    """No item of this resource has this id."""
 
     problem = Problem("not-found", "Not found", 404)
     header_names = ("Catalogue-Position",)
     detail = "there is no movie with this id"
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(f"there is no {kind} with this id")
 
 
 class HTTPError(CatalogueError):
@@ -203,7 +198,7 @@ class UpgradeRequired(HTTPError):
 
 
 class Taken(CatalogueError):
-    """Another item, `owner`, has this value of the field that no two items have in common."""
+    """Another item, `owner`, has this value of the unique field."""
 
     problem = Problem("external-id-taken", "External id taken", 409)
     header_names = ("Catalogue-Position",)
@@ -218,7 +213,7 @@ CHALLENGE = 'Bearer realm="movie catalogue"'  # RFC 6750, 3
 
 
 class Unauthorized(CatalogueError):
-    """The request needs a token, or another one than the invalid one that was sent."""
+    """The request needs a token, and has none or an invalid one."""
 
     problem = Problem("unauthorized", "Unauthorized", 401)
     header_names = ("WWW-Authenticate",)
@@ -291,10 +286,7 @@ class Refusal(StrEnum):
 
 
 class Unavailable(CatalogueError):
-    """The database is unreachable, overloaded or too slow; the client may retry.
-
-    The text is for the log only.
-    """
+    """The database is unreachable, overloaded or too slow; the text is for the log only."""
 
     retry_after = 1
     problem = Problem("unavailable", "Service unavailable", 503)
@@ -314,10 +306,7 @@ class Contended(Unavailable):
 
 
 class WaitedInVain(Contended):
-    """PostgreSQL has ended the statement: at a timeout, as one of a deadlock, or by hand.
-
-    It has kept its connection meanwhile.
-    """
+    """PostgreSQL ended a statement that held its connection: timeout, deadlock, or by hand."""
 
 
 class StatementFailed(CatalogueError):
@@ -332,7 +321,7 @@ class StatementFailed(CatalogueError):
 
 
 class OperatorError(Exception):
-    """Stops a command with this text, such as wrong settings, a query file or a migration."""
+    """Stops a command; the text says what is wrong with settings, a query file or a migration."""
 
 
 class FileError(OperatorError):

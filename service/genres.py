@@ -18,13 +18,7 @@ from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Contended, Refusal, Unavailable
 from service.web.context import CONTEXT
-from service.web.describe import (
-    IF_NONE_MATCH,
-    describe_json,
-    field,
-    make_schema,
-    time_field,
-)
+from service.web.describe import IF_NONE_MATCH, describe_json, field, make_schema, time_field
 from service.web.query_strings import reject_query_string
 from service.web.responses import cacheable_response, encode_json, make_content
 from service.web.route import Operation, Route, Scope
@@ -35,14 +29,14 @@ QUERIES: Mapping[str, Expected] = {
         [{}],
         "GET the genres",
         in_order=True,
-    ),
+    )
 }
 
 CACHE_FACTOR = 100  # times the duration of the count
 CACHE_MIN_S = 1.0
-# A request waits so long for a new count, then it gets the old one; a small catalogue takes less.
-MAX_WAIT_S = 0.05
-MAX_STALE_S = 60.0  # after the cache time, nobody gets the counts: a count takes no longer
+# A request waits this long for a new count, then it gets the old one.
+COUNT_WAIT_S = 0.05
+MAX_STALE_S = 60.0  # how long counts are used after the cache time; a count is faster
 
 
 class Counts(NamedTuple):
@@ -57,10 +51,7 @@ class Counts(NamedTuple):
 
 
 class GenreCounts:
-    """The number of movies per genre, as last counted by this process.
-
-    `max_lag`: how much older than the count what was counted may be, in seconds.
-    """
+    """The movies per genre, as last counted here; the data may be `max_lag` seconds older."""
 
     def __init__(self, statements: Statements, max_lag: float = 0) -> None:
         self._statements = statements
@@ -84,7 +75,7 @@ class GenreCounts:
             self._counting = asyncio.create_task(self._count(caller))
         if self._counting:
             is_usable = now < self._usable_until
-            wait = max(0, self._started_at + MAX_WAIT_S - now) if is_usable else None
+            wait = max(0, self._started_at + COUNT_WAIT_S - now) if is_usable else None
             await asyncio.wait([self._counting], timeout=wait)
         if self._counts is None or now >= self._usable_until:
             raise self._error.with_traceback(None)  # each raise would add to the former one

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import click
 import structlog
 
-from service.app import FILES, create_app
+from service.app import REGISTRY, create_app
 from service.config import Access, Config, Operations, Server
 from service.database.urls import hide_password
 from service.database.verification import QueryRegistry
@@ -41,7 +41,7 @@ async def _serve(config: Config) -> None:
         if on_terminal and not os.isatty(0):
             stop.set()
         else:
-            app[FILES].reload()
+            app[REGISTRY].reload()
 
     # Set before the files are read, so that no change is missed; runs when `app` exists.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
@@ -105,7 +105,7 @@ async def make_worker() -> Worker:
     """Make the runner of a worker; gunicorn's argument names this function."""
 
     def reload() -> None:
-        app[FILES].reload()
+        app[REGISTRY].reload()
 
     # Runs when `app` exists. Until it is set, the signal ends the worker, which is replaced.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
@@ -115,10 +115,7 @@ async def make_worker() -> Worker:
 
 
 def bind(address: Server | Operations, setting: str) -> list[socket.socket]:
-    """Return a socket for each address of the host.
-
-    Raises `OperatorError`, which names the setting that changes the address.
-    """
+    """Return a socket for each address of the host; `OperatorError` names the setting to change."""
     host, port = address.host, address.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

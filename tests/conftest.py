@@ -13,6 +13,7 @@ ends a process that hangs in one, and pytest-xdist reports the test and starts a
 first process of the run stops the servers that such a process has left, and removes their folders.
 """
 
+import asyncio
 import faulthandler
 import itertools
 import os
@@ -22,7 +23,7 @@ import shutil
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,9 +36,9 @@ from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
 from aiohttp.typedefs import Handler
 from link import Link, opened
-from pytest_aiohttp import AiohttpClient
 from structlog.testing import capture_logs
 from support import FAST, RUN_FOLDER, SESSION_OPTIONS, approve, make_folder, stop_servers
+from wire import Stream
 from yarl import URL
 
 from service import config
@@ -58,6 +59,7 @@ WATCHDOG_OUTPUT = pytest.StashKey[int]()
 MOANA = {"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}
 
 Client = TestClient[web.Request, None]
+Connect = Callable[..., Awaitable[Stream]]
 
 
 class Start(Protocol):
@@ -264,31 +266,75 @@ class Service(BaseTestServer):
         listener = socket.create_server((self.host, 0))
         self.port = listener.getsockname()[1]
         self._root = URL(f"http://{self.host}:{self.port}")
-        await runner.listen([listener])
+        try:
+            await runner.listen([listener])
+        except BaseException:
+            listener.close()
+            raise
 
     async def _make_runner(self, **_: Any) -> Runner:
         return Runner(self.app)
 
 
 @pytest.fixture
-def start(aiohttp_client: AiohttpClient, settings: Callable[..., Config]) -> Start:
+async def opened_here() -> AsyncIterator[AsyncExitStack]:
+    """What a test opens; it is closed also if the test fails, or a service does not start."""
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def serve(opened_here: AsyncExitStack) -> Callable[[Service], Awaitable[Client]]:
     """Start a service and return a client of it."""
 
-    async def begin(**changes: Any) -> Client:
-        is_other = not changes.keys().isdisjoint(("database", "database__url", "root"))
-        return await aiohttp_client(Service(settings(**changes), verify=is_other))
+    async def begin(service: Service) -> Client:
+        client: Client = TestClient(service)
+        opened_here.push_async_callback(client.close)
+        await client.start_server()
+        return client
 
     return begin
 
 
 @pytest.fixture
-def start_with(aiohttp_client: AiohttpClient, settings: Callable[..., Config]) -> Any:
+def connect(opened_here: AsyncExitStack) -> Connect:
+    """Open a connection to a service, by its client or URL; `options` say how else to reach it."""
+
+    async def begin(service: Client | URL, **options: Any) -> Stream:
+        options = options or {"host": service.host, "port": service.port}
+        reader, writer = await asyncio.open_connection(**options)
+        opened_here.push_async_callback(end, writer)
+        return reader, writer
+
+    async def end(writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    return begin
+
+
+@pytest.fixture
+def start(serve: Callable[[Service], Awaitable[Client]], settings: Callable[..., Config]) -> Start:
+    """Start a service with these settings and return a client of it."""
+
+    async def begin(**changes: Any) -> Client:
+        is_other = not changes.keys().isdisjoint(("database", "database__url", "root"))
+        return await serve(Service(settings(**changes), verify=is_other))
+
+    return begin
+
+
+@pytest.fixture
+def start_with(
+    serve: Callable[[Service], Awaitable[Client]], settings: Callable[..., Config]
+) -> Any:
     """Start a service with one more route, /handler, and return a client of it."""
 
     async def begin(handler: Handler, **changes: Any) -> Client:
         service = Service(settings(**changes))
         service.app.router.add_get("/handler", handler)
-        return await aiohttp_client(service)
+        return await serve(service)
 
     return begin
 

@@ -18,7 +18,7 @@ from service.database.embedded import running
 from service.database.migrations import runner as migrations
 from service.database.query import Query
 from service.database.query_files import read_sql_file
-from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
+from service.database.query_testing import CALLS, Call, Placeholders, ResultRows, run_tests
 from service.movies.movie import COLUMN_TYPES
 from service.telemetry import logs
 
@@ -36,9 +36,9 @@ SAMPLES = {
 
 def record() -> None:
     """Run all calls on the database of config.toml, and write their rows into the file."""
-    recorded = list[Rows]()
+    recorded = list[ResultRows]()
 
-    def judge(call: Call, query: Query, rows: Rows, values: Values) -> None:
+    def judge(call: Call, query: Query, rows: ResultRows, values: Placeholders) -> None:
         columns = query.expected.columns if query.expected else SAMPLES[query.name]
         named = [[name(*cell, values) for cell in zip(columns, row, strict=True)] for row in rows]
         recorded.append(shorten(named, call[2]))
@@ -57,7 +57,7 @@ def record() -> None:
     CALLS.write_text("\n".join(render(document)) + "\n")
 
 
-def name(column: str, value: object, values: Values) -> object:
+def name(column: str, value: object, values: Placeholders) -> object:
     """Return the name of a value that differs in each run, and any other value as it is."""
     kind = "time" if str(value) == values.get("time 0") else KINDS.get(column)
     if value is None or not kind:
@@ -68,7 +68,7 @@ def name(column: str, value: object, values: Values) -> object:
     return known
 
 
-def shorten(found: Rows, former: Rows) -> Rows:
+def shorten(found: ResultRows, former: ResultRows) -> ResultRows:
     """Return the rows with the columns of the former ones, and with their `*`."""
     if not former:
         return found

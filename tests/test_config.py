@@ -272,7 +272,7 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path, variable: str, secret: str, e
 
 def test_every_secret_may_be_in_a_file() -> None:
     """The settings that `repr` hides, and no others, have such a variable."""
-    secrets = {config.VARIABLES[name] for name in config.FILES}
+    secrets = {config.VARIABLES[name] for name in config.SECRET_FILES}
 
     assert secrets == {
         "database.url",

@@ -533,3 +533,27 @@ def test_migrate_and_its_commands(environment: Environment, checkout: Path) -> N
     assert Path(new[1].strip()).exists()
     assert "add_nothing" in up[2]
     assert "create table movies" in sql[1]
+
+
+def test_a_new_migration_copies_a_function(
+    environment: Environment, checkout: Path, execute: Execute
+) -> None:
+    """Up and down have its present text, to edit up; without an edit, they change nothing."""
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+    name = "movie_matches(movies,jsonb)"
+    make = "create or replace function movie_matches(m movies, filter jsonb)"
+    text = f"select pg_get_functiondef('{name}'::regprocedure)"
+    before = execute(text)
+
+    _, path, _ = run_here(environment, "migrate", "new", "add_a_filter", "--function", name)
+    unknown = run_here(environment, "migrate", "new", "fail", "--function", "nothing()")
+
+    _, up, down = re.split("^-- migrate:.*\n", Path(path.strip()).read_text(), flags=re.MULTILINE)
+    assert up.lower().startswith(make)
+    assert up.count("\n  AND (") == 14  # a line for each condition
+    assert up.strip() == down.strip()
+    for command in ("migrate", "migrate down"):
+        assert run_here(environment, *command.split())[0] == 0
+        assert execute(text) == before
+    assert unknown[0] == 1
+    assert 'function "nothing()" does not exist' in unknown[2]

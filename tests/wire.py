@@ -1,9 +1,7 @@
 """Sends requests and reads responses as bytes, without an HTTP client."""
 
 import asyncio
-from typing import NamedTuple
-
-from conftest import Client
+from typing import Any, NamedTuple
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -24,20 +22,22 @@ async def begin_request(stream: Stream) -> None:
     assert b" 100 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
 
 
-async def send_raw(client: Client, sent: bytes) -> Answer:
+async def send_raw(client: Any, sent: bytes) -> Answer:
     """Send these bytes on a new connection and return the response."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(sent)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
-    status_line, *lines = head.decode().split("\r\n")[:-2]
-    headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines)]
-    length = 0 if sent.startswith(b"HEAD ") else int(dict(headers).get("Content-Length", "0"))
-    body = await asyncio.wait_for(reader.readexactly(length), 30)
-    writer.close()
+    try:
+        writer.write(sent)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+        status_line, *lines = head.decode().split("\r\n")[:-2]
+        headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines)]
+        length = 0 if sent.startswith(b"HEAD ") else int(dict(headers).get("Content-Length", "0"))
+        body = await asyncio.wait_for(reader.readexactly(length), 30)
+    finally:
+        writer.close()
     return Answer(status_line, headers, body)
 
 
-async def exchange(client: Client, sent: bytes) -> tuple[int, dict[str, str], bytes]:
+async def exchange(client: Any, sent: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send these bytes on a new connection; return status, headers and body of the response."""
     status_line, pairs, body = await send_raw(client, sent)
     headers: dict[str, str] = {}

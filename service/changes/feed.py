@@ -83,8 +83,8 @@ class FeedCursor(NamedTuple):
     change: int
 
     @property
-    def place(self) -> tuple[int, int]:
-        """The place within its feed."""
+    def order(self) -> tuple[int, int]:
+        """The sort key within its feed."""
         return self.transaction, self.change
 
 
@@ -105,7 +105,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ChangePage:
-    """Some changes in their order, and the cursor where the feed goes on."""
+    """Some changes in their order, and the cursor of the next page."""
 
     changes: Sequence[Change]
     next: FeedCursor
@@ -116,7 +116,7 @@ class ChangePage:
 class Feed:
     """Returns changes; may raise `Unavailable`.
 
-    What must stay true: a client that goes on from cursor to cursor sees every change of a movie,
+    What must stay true: a client that follows the cursors sees every change of a movie,
     or its last one, once it is committed; a cursor after which changes may be missing is
     `CursorExpired`.
     """
@@ -131,14 +131,14 @@ class Feed:
         self._end_read_at = -inf
 
     async def fetch(
-        self, after: FeedCursor | None, caller: Caller, limit: int = PAGE_CHANGES
+        self, after: FeedCursor | None, caller: Caller, size: int = PAGE_CHANGES
     ) -> ChangePage:
-        """Return up to `limit` changes after the cursor, or the oldest ones that are kept.
+        """Return up to `size` changes after the cursor, or the oldest ones that are kept.
 
         Raises `CursorExpired` if the cursor is of another feed, or if changes after it may be
         missing.
         """
-        page = await self.read(after, [caller], limit)
+        page = await self.read(after, [caller], size)
         if after and (page.is_expired or after.feed != page.next.feed):
             raise CursorExpired
         return page
@@ -174,15 +174,15 @@ class Feed:
         self,
         after: FeedCursor | None,
         callers: Sequence[Caller] = (),
-        limit: int = PAGE_CHANGES,
+        size: int = PAGE_CHANGES,
         *,
         statements: Statements | None = None,
     ) -> ChangePage:
-        """Return changes after the place of the cursor, whatever its feed is."""
+        """Return changes after the cursor, whatever its feed is."""
         sent = {
             "after": str(after.transaction) if after else None,
             "after_id": after.change if after else None,
-            "size": limit,
+            "size": size,
         }
         rows = await (statements or self._statements).fetch("get_changes", sent, callers=callers)
         if not rows:

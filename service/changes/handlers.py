@@ -10,7 +10,7 @@ from marshmallow import Schema
 from marshmallow.fields import List, Nested
 
 from service.changes.feed import PAGE_CHANGES, Change, ChangePage, Feed, FeedCursor
-from service.changes.waiting import Waiting
+from service.changes.waiting import LongPolls
 from service.database import MAX_BIGINT
 from service.database.caller import Caller
 from service.errors import CatalogueError, NotFound
@@ -32,8 +32,8 @@ from service.web.query_strings import QueryParameter, list_parameters, number_pa
 from service.web.responses import JSON_HEADERS, Content, LargeResponse, encode_json
 from service.web.route import Access, Operation, Route, Scope
 
-PATH = "/v1/changes"
-CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
+CHANGES_PATH = "/v1/changes"
+CHANGES_CURSOR = "Changes-Cursor"  # in a list: the cursor of the feed after it
 MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
 MAX_CHANGES = 1000  # in a response
 FEED_UNITS, CHANGES_OF_UNIT = 10, 20  # 1,000 take 22 to 63 times the CPU time of a movie
@@ -69,7 +69,7 @@ class ChangesQuery(Schema):
     limit = number_parameter(MAX_CHANGES, 1, " of changes", default=PAGE_CHANGES)
 
 
-SCHEMA = ChangesQuery()
+CHANGES_QUERY = ChangesQuery()
 ChangeSchema = make_schema(
     "Change",
     ("movie", "deleted_movie"),
@@ -98,7 +98,7 @@ LIST_CHANGES = Operation(
     "To keep a copy of the catalogue, get all movies, and begin with the `Changes-Cursor` of the"
     " first page. Then send each `next_cursor` as `after`.",
     describe_json("The changes.", ChangeList, changes=[_CHANGE]),
-    describe_query(list_parameters(SCHEMA)),
+    describe_query(list_parameters(CHANGES_QUERY)),
     problems=("cursor-expired",),
 )
 
@@ -115,14 +115,14 @@ class Changes:
     """The handler of /v1/changes."""
 
     feed: Feed
-    waiting: Waiting
+    waiting: LongPolls
     cycle: RequestCycle
     access: Access
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Return the next changes; with `wait`, as soon as there is one."""
         context, loop = request[CONTEXT], asyncio.get_running_loop()
-        query = parse_query(request.rel_url.raw_query_string, SCHEMA)
+        query = parse_query(request.rel_url.raw_query_string, CHANGES_QUERY)
         after, seconds = query.get("after"), query.get("wait", 0)
         limit = query.get("limit", PAGE_CHANGES)
         units = limit // CHANGES_OF_UNIT
@@ -156,8 +156,8 @@ async def _refuse(_: web.Request) -> web.StreamResponse:
 def make_routes(changes: Changes | None) -> list[Route]:
     """Return the routes; None: the feed is off."""
     if not changes:
-        return [Route("GET", PATH, _refuse, Scope.NONE)]
-    return [Route("GET", PATH, changes.list, Scope.READ, LIST_CHANGES, FEED_UNITS)]
+        return [Route("GET", CHANGES_PATH, _refuse, Scope.NONE)]
+    return [Route("GET", CHANGES_PATH, changes.list, Scope.READ, LIST_CHANGES, FEED_UNITS)]
 
 
 @lru_cache(maxsize=8)  # requests that wait share pages

@@ -8,30 +8,24 @@ from operator import attrgetter
 from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor
 from service.errors import Refusal, Unavailable
 
-POLL_S = 0.2  # between two statements
-MAX_WAITING = 1000  # requests; further ones are refused
-Answer = asyncio.Future[ChangePage]  # to a request that waits
+POLL_PAUSE_S = 0.2  # between two statements
+MAX_WAITERS = 1000  # requests; further ones are refused
+Waiter = asyncio.Future[ChangePage]  # to a request that waits
 
 
-class Waiting:
-    """The requests that wait for changes.
-
-    What must stay true: a request gets the first changes after its own cursor, and misses none.
-    """
+class LongPolls:
+    """The requests that wait. What must stay true: each gets the first changes after its cursor."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._cursors: dict[Answer, FeedCursor] = {}  # of the requests that wait
+        self._cursors: dict[Waiter, FeedCursor] = {}  # of the requests that wait
         self._polling: asyncio.Task[None] | None = None
 
     async def wait(self, after: FeedCursor, seconds: float) -> ChangePage | None:
-        """Wait until there are changes after the cursor; None if there are none in so many seconds.
-
-        Raises `CursorExpired`, and `Unavailable` if too many requests wait.
-        """
-        if len(self._cursors) >= MAX_WAITING:
+        """Wait for changes; None after `seconds` without any. `CursorExpired` or `Unavailable`."""
+        if len(self._cursors) >= MAX_WAITERS:
             raise Unavailable("too many requests wait for changes", Refusal.QUEUE_FULL)
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: Waiter = asyncio.get_running_loop().create_future()
         self._cursors[answer] = after
         self._polling = self._polling or asyncio.create_task(self._poll())
         try:
@@ -46,8 +40,8 @@ class Waiting:
             while self._cursors:
                 # Those of now: a request that comes during the read may have an earlier cursor.
                 cursors = self._cursors.copy()
-                first = min(cursors.values(), key=attrgetter("place"))
-                found: dict[Answer, ChangePage | Exception]
+                first = min(cursors.values(), key=attrgetter("order"))
+                found: dict[Waiter, ChangePage | Exception]
                 try:
                     found = divide_page(await self._feed.read(first), cursors)
                 except Exception as error:  # noqa: BLE001 - each request gets it
@@ -59,24 +53,24 @@ class Waiting:
                         answer.set_exception(result)
                     else:
                         answer.set_result(result)
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(POLL_PAUSE_S)
         finally:
             self._polling = None
 
 
 def divide_page(
-    page: ChangePage, cursors: Mapping[Answer, FeedCursor]
-) -> dict[Answer, ChangePage | Exception]:
+    page: ChangePage, cursors: Mapping[Waiter, FeedCursor]
+) -> dict[Waiter, ChangePage | Exception]:
     """Return the changes of the page after each cursor; without those that have none.
 
     Requests with the same changes get the same page, which is then encoded once: 1,000 copies could
-    have 600 MB. Of a page that lacks changes, only what the first cursor gets is known.
+    have 600 MB. If the page lacks changes, only the result of the first cursor is known.
     """
-    found, pages = dict[Answer, ChangePage | Exception](), dict[int, ChangePage]()
-    first = min(after.place for after in cursors.values())
+    found, pages = dict[Waiter, ChangePage | Exception](), dict[int, ChangePage]()
+    first = min(after.order for after in cursors.values())
     for answer, after in cursors.items():
-        start = bisect_right(page.changes, after.place, key=attrgetter("cursor.place"))
-        if after.feed != page.next.feed or (page.is_expired and after.place == first):
+        start = bisect_right(page.changes, after.order, key=attrgetter("cursor.order"))
+        if after.feed != page.next.feed or (page.is_expired and after.order == first):
             found[answer] = CursorExpired()
         elif page.is_expired:
             continue

@@ -1,1 +1,1 @@
-"""Who may use the API: clients, their tokens and scopes; knows neither HTTP nor movies."""
+"""Who may use the API: clients, their tokens, scopes, rate limits and commands."""

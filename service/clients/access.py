@@ -1,27 +1,26 @@
 """Decides whether a request may use its route: by its token (RFC 6750), and by the rate limit.
 
-Only routes with a scope ask. They ask before they look at anything else of the request.
+Only routes with a scope are checked, before anything else of the request is read.
 """
 
 from aiohttp import hdrs, web
 
 from service.clients.clients import Client, Clients
-from service.clients.limits import Limits
+from service.clients.limits import RateLimiter
 from service.config import Access
 from service.database.caller import Caller
 from service.errors import Forbidden, MalformedHeader, Unauthorized
-from service.web.bodies import MAX_BYTES
+from service.web.bodies import MAX_BODY_BYTES
 from service.web.route import Route, Scope
 
-# A body takes one unit of the rate limit for each so many bytes, also if the last ones are fewer.
-UNIT_BYTES = 65_536
-MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
+UNIT_BYTES = 65_536  # of a body; a part of a unit counts as one
+MAX_BODY_UNITS = MAX_BODY_BYTES // UNIT_BYTES
 
 
 class AccessControl:
     """Lets requests pass that have the scope of their route."""
 
-    def __init__(self, settings: Access, clients: Clients, limits: Limits) -> None:
+    def __init__(self, settings: Access, clients: Clients, limits: RateLimiter) -> None:
         self.anonymous = Scope[settings.anonymous.upper()]  # of requests without a token
         self._clients = clients
         self._limits = limits
@@ -33,8 +32,8 @@ class AccessControl:
     async def identify(self, request: web.Request, caller: Caller) -> tuple[Caller, Scope]:
         """Return the caller with its client, if it sent a token, and its scope.
 
-        Raises `LimitReached`, `Unauthorized`, or `MalformedHeader` with two headers; and
-        `Unavailable` if the database does not tell whom the token belongs to.
+        Raises `LimitReached`, `Unauthorized`, `MalformedHeader` with two headers, or `Unavailable`
+        if the token cannot be looked up.
         """
         is_token_sent = hdrs.AUTHORIZATION in request.headers
         client = await self._find_client(request, caller) if is_token_sent else None
@@ -45,10 +44,7 @@ class AccessControl:
     async def require(
         self, request: web.Request, route: Route, caller: Caller, scope: Scope
     ) -> None:
-        """Require the scope of the route and the units that the request takes.
-
-        Raises `Forbidden`, `Unauthorized` or `LimitReached`.
-        """
+        """Require the scope and charge the units; `Forbidden`, `Unauthorized`, `LimitReached`."""
         if scope < route.scope:
             if caller.client_id is None:
                 raise Unauthorized(is_token_sent=False)
@@ -59,7 +55,7 @@ class AccessControl:
     async def charge_more(
         self, request: web.Request, caller: Caller, units: int, charged: int
     ) -> None:
-        """Charge `units` minus those that `require` has charged, `charged` for the route."""
+        """Charge `units` minus what `require` has charged; `charged`: the cost of the route."""
         if self._limits.are_on:
             await self._limits.charge(caller, units, count_units(request, charged))
 

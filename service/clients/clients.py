@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hmac import compare_digest
 from typing import NamedTuple, get_type_hints
@@ -19,7 +19,7 @@ from cachetools import LRUCache
 from service.database import MAX_BIGINT
 from service.database.caller import NOBODY, Caller
 from service.database.query import Expected
-from service.database.sharing import Rows, SharedStatements, list_callers
+from service.database.sharing import Rows, SharedStatements, join_ids, list_callers
 from service.database.statements import Statements
 from service.errors import (
     CatalogueError,
@@ -65,10 +65,7 @@ def _sum(unchecked: str) -> str:
 
 
 class StoredClient(NamedTuple):
-    """A client as it is stored; times in seconds since 1970.
-
-    `previous_expires_at` is `None` without a `previous_token_hash`, the token before a rotation.
-    """
+    """A client as it is stored; times in seconds since 1970; null without a token before."""
 
     id: int
     token_hash: str
@@ -118,11 +115,7 @@ class Client(NamedTuple):
 class Clients:
     """The clients of the table `clients`; `clock` returns seconds."""
 
-    def __init__(
-        self,
-        statements: Statements,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, statements: Statements, clock: Callable[[], float] = time.monotonic) -> None:
         self._statements = statements
         self._fetch = statements.fetch
         # Known clients use the second queue: a flood of unknown tokens can fill the first queue.
@@ -149,11 +142,7 @@ class Clients:
         return client if is_known else None
 
     async def look_up(self, token: str, caller: Caller = NOBODY) -> Client:
-        """Return the client with this token.
-
-        Raises `Unauthorized` if there is none, or if the token has expired or was revoked, and
-        `Unavailable` if the lookup fails.
-        """
+        """Return the client with this token; `Unauthorized`, `Unavailable` if the lookup fails."""
         client_id = parse_token(token)
         if client_id is None:
             raise Unauthorized(MALFORMED, is_token_sent=True)
@@ -175,7 +164,7 @@ class Clients:
         ids = {row.key for row in rows}
         try:
             fetched = await self._fetch(
-                "get_clients", {"ids": _to_array(ids)}, callers=list_callers(rows)
+                "get_clients", {"ids": join_ids(ids)}, callers=list_callers(rows)
             )
             self._statements.require_sent("get_clients", [row[0] for row in fetched], ids)
         except (Contended, StatementFailed) as error:
@@ -187,15 +176,10 @@ class Clients:
     async def _mark_used(self, rows: Rows[None]) -> dict[int, None]:
         """Store the day of use."""
         try:
-            await self._fetch("mark_clients_used", {"ids": _to_array({row.key for row in rows})})
+            await self._fetch("mark_clients_used", {"ids": join_ids({row.key for row in rows})})
         except CatalogueError:  # `Statements` has logged it
             self._mark_after = self._clock() + MARK_RETRY_S
         return {}
-
-
-def _to_array(ids: Iterable[int]) -> str:
-    """Return an array literal of SQL."""
-    return "{" + ",".join(map(str, ids)) + "}"
 
 
 def _verify(stored: StoredClient | None, token: str, known_until: float) -> Client:

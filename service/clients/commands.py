@@ -39,9 +39,9 @@ LISTED: Mapping[str, object] = {
     "last_used_on": str,
     "created_on": str,
 }
-USED_BY = "python -m service clients"
-UNKNOWN = 'no client is called "{}": see python -m service clients list'
-_expect = partial(Expected, used_by=USED_BY, writes=True, by_command=True)
+COMMAND = "python -m service clients"
+UNKNOWN_NAME = 'no client is called "{}": see python -m service clients list'
+_expect = partial(Expected, used_by=COMMAND, writes=True, by_command=True)
 QUERIES: Mapping[str, Expected] = {
     "list_clients": _expect(LISTED, [{}], writes=False, in_order=True),
     "reserve_client_ids": _expect({"id": int}, [{"number": 0}]),
@@ -74,7 +74,7 @@ def _parse_scopes(_: click.Context, __: click.Parameter, text: str) -> list[Scop
     return sorted(known[name] for name in names)
 
 
-def _parse_time(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
+def _parse_expiry(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
     """Return a time from now on, in UTC; a date is the start of that day, as in SQL."""
     if text is None:
         return None
@@ -119,7 +119,7 @@ def clients() -> None:
 @click.option(
     "--expires",
     "expires_at",
-    callback=_parse_time,
+    callback=_parse_expiry,
     metavar="WHEN",
     help="90d, or 2027-01-31 (its start in UTC).  [default: never]",
 )
@@ -141,7 +141,7 @@ def add(config: Config, name: str, scopes: list[Scope], expires_at: datetime | N
         }
         if not transaction.run("add_clients", {"clients": orjson.dumps([client]).decode()}):
             raise OperatorError(
-                f'the name "{name}" is taken: choose another one; see {USED_BY} list'
+                f'the name "{name}" is taken: choose another one; see {COMMAND} list'
             )
         _show_and_commit(token, transaction)
     until = f"expires at {expires_at:{MINUTE}}" if expires_at else "never expires"
@@ -150,7 +150,7 @@ def add(config: Config, name: str, scopes: list[Scope], expires_at: datetime | N
 
 @clients.command("list")
 @click.pass_obj
-def list_(config: Config) -> None:
+def list_clients(config: Config) -> None:
     """List the clients with their last use.
 
     Times are in UTC. "former token until" says how long the token before a rotation still works.
@@ -175,7 +175,7 @@ def _format_cell(value: object) -> str:
 @click.option(
     "--grace",
     "former_token_until",
-    callback=_parse_time,
+    callback=_parse_expiry,
     metavar="WHEN",
     help="How long the former token works, like 1h.  [default: not at all]",
 )
@@ -199,13 +199,10 @@ def rotate(config: Config, name: str, former_token_until: datetime | None) -> No
 
 
 def _lock_client(transaction: Transaction, name: str, *, has_grace: bool) -> int:
-    """Return the id of a client whose token may be rotated.
-
-    Not while an earlier grace lasts: the former token would stop before its time.
-    """
+    """Return the id of a client; refuse a grace that would end an earlier one before its time."""
     rows = transaction.run("lock_client", {"client_name": name})
     if not rows:
-        raise OperatorError(UNKNOWN.format(name))
+        raise OperatorError(UNKNOWN_NAME.format(name))
     ((client_id, refused_since, works_until),) = rows
     if refused_since:
         raise OperatorError(
@@ -230,7 +227,7 @@ def revoke(config: Config, name: str) -> None:
     """
     with _begin(config) as transaction:
         if not transaction.run("revoke_client", {"client_name": name}):
-            raise OperatorError(UNKNOWN.format(name))
+            raise OperatorError(UNKNOWN_NAME.format(name))
         transaction.commit()
     report(f'revoked "{name}": {TAKES_EFFECT}')
 
@@ -244,10 +241,7 @@ def _begin(config: Config, *, start: str = transactions.BEGIN_WRITING) -> Iterat
 
 
 def _show_and_commit(token: str, transaction: Transaction) -> None:
-    """Print the token before the commit: if that fails, nothing has changed.
-
-    If the commit fails, the token that was printed is not valid.
-    """
+    """Print the token, then commit: if it cannot be printed, nothing changes."""
     try:
         # Not through sys.stdout: Python would flush it again at exit, and report the error again.
         os.write(sys.stdout.fileno(), f"{token}\n".encode())

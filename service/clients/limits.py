@@ -25,17 +25,14 @@ from service.telemetry.metrics import Metrics
 
 KNOWN_REQUESTERS = 4096  # in the cache
 REDIS_TIMEOUT_S = 0.25  # for Redis to respond, with the wait for a connection
-REDIS_RETRY_S = 1.0  # after a failure, Redis is not asked for so long
+REDIS_RETRY_S = 1.0  # after a failure, until Redis is asked again
 MAX_REDIS_CONNECTIONS = 10
 
 log = structlog.get_logger()
 
 
 class Window(NamedTuple):
-    """The units of the previous window and of this one, and for how many seconds each is kept.
-
-    A window is kept until the next one has ended.
-    """
+    """The units of the previous window and of this one; each is kept until the next one ends."""
 
     previous: int
     previous_kept_s: float
@@ -43,7 +40,7 @@ class Window(NamedTuple):
     current_kept_s: float
 
 
-class Limits:
+class RateLimiter:
     """Refuses requests over the limit, with `LimitReached`."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -85,7 +82,7 @@ class Limits:
         self._redis_failed_at = -inf  # by the loop's clock; -inf: Redis responds
 
     async def charge(self, caller: Caller, cost: int, charged: int = 0) -> None:
-        """Count `cost` units, at most the whole burst, less those `charged`; `LimitReached`."""
+        """Count `cost` units, at most the whole burst, minus `charged`; `LimitReached`."""
         units = min(cost, self._policy.quota)
         if units <= charged:
             return
@@ -137,7 +134,7 @@ class Limits:
 
 
 def find_room(window: Window, units: int, policy: Policy) -> tuple[int, int]:
-    """Return how many units are left, and in how many seconds there are as many as wanted.
+    """Return how many units are left, and in how many seconds `units` will be.
 
     The units of the previous window count less and less, and not at all when this window ends.
     """

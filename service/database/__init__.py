@@ -1,4 +1,4 @@
-"""All that speaks PostgreSQL."""
+"""PostgreSQL for any resource."""
 
 # https://www.postgresql.org/docs/current/datatype-numeric.html
 MAX_INTEGER = 2**31 - 1

@@ -1,13 +1,10 @@
-"""Whom a statement runs for."""
+"""The client that a statement runs for."""
 
 from typing import NamedTuple
 
 
 class Caller(NamedTuple):
-    """The client that a statement runs for, and what it must see.
-
-    `min_transaction`: the lowest transaction that its reads must include (0: any will do).
-    """
+    """A client; its reads must include the transaction `min_transaction` (0: any will do)."""
 
     address: str = ""
     client_id: int | None = None  # of a client with a valid token

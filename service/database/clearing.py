@@ -1,7 +1,7 @@
 """Deletes what is kept only for some time, and measures what the metrics show, once a minute."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client import Gauge
@@ -66,13 +66,8 @@ class Clearing:
         self._starts[query] = dict(zip(start, last, strict=True)) if continues else start
         return int(cleared)
 
-    async def run(self, _: object) -> AsyncIterator[None]:
-        """Clear every `INTERVAL_S` (a `cleanup_ctx`)."""
-        task = asyncio.create_task(self._keep_clearing())
-        yield
-        task.cancel()  # do not wait: a running statement finishes by itself
-
-    async def _keep_clearing(self) -> None:
+    async def clear_regularly(self) -> None:
+        """Clear every `INTERVAL_S`."""
         while True:
             await self._measure()
             await asyncio.sleep(INTERVAL_S)

@@ -21,7 +21,7 @@ from psycopg2.errors import QueryCanceled
 from service import __version__
 from service.config import Database
 from service.database.query import describe_error
-from service.database.urls import Server, is_socket, list_servers, parse_url
+from service.database.urls import ServerAddress, is_socket, list_servers, parse_url
 from service.errors import OperatorError
 
 Session = psycopg2.extensions.connection
@@ -63,11 +63,8 @@ def open_session(url: str, **options: Any) -> Session:
     return session
 
 
-def require_utf8(session: Session) -> None:
-    """Raise `OperatorError` unless the database is in UTF8.
-
-    In SQL_ASCII, searches would silently miss rows; other encodings lack characters.
-    """
+def require_utf8_database(session: Session) -> None:
+    """Raise `OperatorError` unless the encoding is UTF8; with SQL_ASCII, searches miss rows."""
     encoding = session.info.parameter_status("server_encoding")
     if encoding not in ("UTF8", None):  # None: a proxy does not say
         raise OperatorError(
@@ -118,21 +115,15 @@ class Connection(aiopg.Connection):
 
 
 class Connector:
-    """Opens connections of aiopg; begins with the address that it reached last.
-
-    Otherwise, if the first server has disappeared, each connect would wait for it.
-    """
+    """Opens connections; tries the address that it reached last first, as others may be silent."""
 
     def __init__(self, settings: Database) -> None:
         self._url = settings.url
-        self._last: Server = {}
+        self._last: ServerAddress = {}
         aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
     async def connect(self) -> Connection:
-        """Open a connection; each address may take `POOL_CONNECT_TIMEOUT_S`.
-
-        Raises `OperatorError` for a wrong URL, otherwise psycopg2.Error.
-        """
+        """Open a connection; `OperatorError` for a wrong URL, otherwise psycopg2.Error."""
         given = KEEPALIVES | {"application_name": application_name()} | parse_url(self._url)
         try:
             async with asyncio.timeout(POOL_CONNECT_TIMEOUT_S):
@@ -157,13 +148,13 @@ class Connector:
         raise psycopg2.OperationalError(reason)
 
 
-def list_addresses(given: Mapping[str, object]) -> list[Server]:
+def list_addresses(given: Mapping[str, object]) -> list[ServerAddress]:
     """List the servers of a parsed URL, each once for each of its addresses; may block.
 
     With `host` and `hostaddr`, libpq looks nothing up, and TLS still checks the name. A name that
     is not found is left out; if none is found, raises psycopg2.OperationalError.
     """
-    addresses: list[Server] = []
+    addresses: list[ServerAddress] = []
     failure = None
     for server in list_servers(given):
         if server.get("hostaddr") or is_socket(server):
@@ -182,10 +173,7 @@ def list_addresses(given: Mapping[str, object]) -> list[Server]:
 
 
 async def _open(parameters: Mapping[str, Any]) -> Connection:
-    """Open a connection to one address, behind which a server responds.
-
-    PgBouncer accepts connections while its server is away, and then refuses each statement.
-    """
+    """Open a connection, and wait for a response: PgBouncer accepts it even without its server."""
     connection = Connection(
         None,
         POOL_CONNECT_TIMEOUT_S,
@@ -198,6 +186,6 @@ async def _open(parameters: Mapping[str, Any]) -> Connection:
     await connection
     async with connection.cursor() as cursor:  # an error closes the connection
         await cursor.execute("select")
-    # A notice then names its place in PostgreSQL's source, in every language.
+    # A notice then names its file in PostgreSQL's source, in every language.
     LIBPQ.PQsetErrorVerbosity(ctypes.c_void_p(connection.raw.pgconn_ptr), PQERRORS_VERBOSE)
     return connection

@@ -1,4 +1,4 @@
-"""How fresh a replica is: asks it and the primary where they are, and decides what it may serve.
+"""How fresh a replica is: asks it and the primary for their WAL positions; decides what it serves.
 
 Each server is asked every `POLL_S`. Answers of the primary are kept as samples: the end of its WAL
 (LSN) at a time. A replica that has replayed the LSN of a sample shows all that was committed then,
@@ -34,7 +34,7 @@ QUERIES: Mapping[str, Expected] = {
 }
 POLL_S = 0.25
 POLL_TIMEOUT_S = 2.0
-# Why it is unknown where a server is.
+# Why the WAL position of a server is unknown.
 IS_PRIMARY, NO_STANDBY = "it is the primary", "it is not a standby"
 SILENT = "it does not respond"
 
@@ -129,11 +129,11 @@ def may_serve(state: State, transaction: int, now: float, max_lag: float) -> boo
 
 
 class PolledServer:
-    """A server that is asked where it is, on a connection of its own; `name`: its host and port."""
+    """A server, asked for its state on a connection of its own; `name`: its host and port."""
 
     def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
         self.name = name_server(settings.url)
-        self.failure = "it was not asked yet"  # why it is unknown where it is; "": it is known
+        self.failure = "it was not asked yet"  # why its state is unknown; "": it is known
         self._connector = Connector(settings)
         self._connection: Connection | None = None
         self._queries = queries
@@ -145,7 +145,7 @@ class PolledServer:
         return is_open and not self.failure
 
     async def ask(self, name: str) -> Row | None:
-        """Return the row that says where it is; None, and `failure`, if there is none."""
+        """Return the row of its state; None if there is none, and then `failure` says why."""
         try:
             if not self._connection or self._connection.closed:
                 self.failure = self.failure or "the connection broke"
@@ -196,7 +196,7 @@ class Primary(PolledServer):
 
 
 class Replica(PolledServer):
-    """A standby of the primary, where it is, and the pool of its connections."""
+    """A standby of the primary, its progress, and the pool of its connections."""
 
     def __init__(
         self, settings: Database, queries: Mapping[str, Query], primary: Primary, pool: Pool

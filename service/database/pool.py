@@ -30,11 +30,12 @@ log = structlog.get_logger()
 # an outage costs a few connects and one line in the log. It is also the minimum time between two
 # calls of `distrust` that have an effect.
 RETRY_S = 0.25
-# A connection that was closed during a statement counts toward `max_open` for so long: its backend
+# How long a connection that was closed during a statement counts toward `max_open`: its backend
 # runs until the statement times out, or PostgreSQL notices that the connection is closed. One that
 # runs longer is not counted any more: a stream that sorts, a commit that waits for a standby.
 GIVEN_UP_S = 4.0
 CLOSE_POLL_S = 0.01
+CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 
 
@@ -46,12 +47,12 @@ class Pool:
     - idle: it is in `_idle`, too; distrusted if it was opened before `_trusted_since`: then it is
       discarded when it comes back;
     - given up: it was closed here, at a timeout or a cancellation, and stays in `_opened` for
-      `GIVEN_UP_S`, as its backend goes on;
+      `GIVEN_UP_S`, as its backend keeps running;
     - discarded: it is forgotten, and closed if it was not.
 
     What must stay true: there are at most `max_open` backends, with those whose statement was given
     up in the last `GIVEN_UP_S`; a connection is lent to one task at a time, after it was verified,
-    and while it is idle and trusted; a free place or connection goes to the task that has waited
+    and while it is idle and trusted; a free slot or connection goes to the task that has waited
     longest; after `close`, no connection is open.
 
     `verify` is called with each new connection until it has succeeded once: no query runs
@@ -124,8 +125,8 @@ class Pool:
     ) -> AsyncIterator[aiopg.Connection]:
         """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`.
 
-        aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection
-        counts for `GIVEN_UP_S` more, and so does its place in `limit`.
+        aiopg closes it at a timeout or a cancellation, but its backend runs on: the connection
+        counts for `GIVEN_UP_S` more, and so does its slot of `limit`.
         """
         connection = await self._acquire(limit)
         try:
@@ -153,7 +154,7 @@ class Pool:
         while self._idle:
             self._discard(self._idle.pop()[0])
 
-    async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:  # noqa: ASYNC109 - no cancellation
         """Close; waiters fail, connections in use have `timeout` seconds to be returned."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout

@@ -41,8 +41,8 @@ CAUSED_BY_CLIENTS = (
     postgres.RaiseException,
 )
 
-# Errors that a new session may not have: a session keeps the defaults of its role and the plans of
-# its triggers, and since it was opened, these may have changed, or the server became a standby.
+# A new session might succeed where this one failed: a session keeps the defaults of its role and
+# the plans of its triggers, which may have changed, or its server has become a standby.
 OUTDATED = (
     postgres.ReadOnlySqlTransaction,
     postgres.DatatypeMismatch,
@@ -66,8 +66,8 @@ class Expected(NamedTuple):
     the order of the rows counts.
     `by_command`: only a command uses it; a login that serves requests may lack its privileges.
     `own_tables`: a write fills these tables with nothing that a client sends: if it breaks one of
-    their constraints, that is a fault of the service or of a DBA. `lost_race`: but for this one,
-    which another request may have broken meanwhile.
+    their constraints, that is a fault of the service or of a DBA. `lost_race`: the exception, a
+    constraint that breaks if another request was faster.
     """
 
     columns: Mapping[str, Hashable]
@@ -113,10 +113,7 @@ class Query:
     async def run(
         self, connection: aiopg.Connection, execution: "Execution", parameters: Parameters
     ) -> list[Row]:
-        """Run it and return its rows; `connection.notices` then has the warnings of a write.
-
-        `AiopgAdapter.select` (`query_files.py`), which aiosql calls, sends it.
-        """
+        """Run it and return its rows; `connection.notices` then has the warnings of a write."""
         if not self.is_read_only:
             # Each poll makes psycopg2 list the notices that have arrived. The earlier ones are of
             # the connect, of reads and of failed statements.
@@ -188,10 +185,7 @@ class Execution(NamedTuple):
 
 
 async def absorb_late_timeout(connection: aiopg.Connection) -> None:
-    """Send an empty statement, which a timeout that arrives late ends in place of the next one.
-
-    `connection.closed` if the server does not respond.
-    """
+    """Let a late timeout end an empty statement, not the next one; a silent connection closes."""
     with suppress(TimeoutError, psycopg2.Error):
         async with connection.cursor() as cursor:
             await cursor.execute("select")
@@ -225,12 +219,11 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
 
 def _may_be_a_client(query: Query, error: psycopg2.Error) -> bool:
-    """Whether a client can break this constraint: no request gets so far with a null or an id."""
+    """Whether a client can break this constraint: requests send neither nulls nor ids."""
     constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
-    own_tables, lost_race = (
-        (query.expected.own_tables, query.expected.lost_race) if query.expected else ((), "")
-    )
-    if constraint and constraint == lost_race:
+    expected = query.expected or Expected({}, (), "")
+    if constraint and constraint == expected.lost_race:
         return True
-    is_id = constraint == f"{table}_pkey"  # the sequence of the table lags
-    return not (isinstance(error, postgres.NotNullViolation) or table in own_tables or is_id)
+    # A primary key is broken if the sequence of the table lags.
+    is_own = table in expected.own_tables or constraint == f"{table}_pkey"
+    return not (is_own or isinstance(error, postgres.NotNullViolation))

@@ -33,11 +33,11 @@ from service.text_files import decode
 
 # https://www.postgresql.org/docs/current/sql-syntax-lexical.html
 # Block comments nest; those that begin with + are hints for pg_hint_plan, and stay in the SQL.
-COMMENT = r"--[^\n]* | /\*(?!\+)(?:/\*.*?\*/|(?!/\*|\*/).)*\*/"
-BLANK = re.compile(rf"(?:\s+|{COMMENT})*", re.DOTALL | re.VERBOSE)
+COMMENT_PATTERN = r"--[^\n]* | /\*(?!\+)(?:/\*.*?\*/|(?!/\*|\*/).)*\*/"
+BLANK_SQL = re.compile(rf"(?:\s+|{COMMENT_PATTERN})*", re.DOTALL | re.VERBOSE)
 # `blank` is not sent, `literal` is hidden from aiosql, and `open` is a mistake.
 TOKEN = re.compile(
-    rf"""(?P<blank>{COMMENT}|[\v\f])
+    rf"""(?P<blank>{COMMENT_PATTERN}|[\v\f])
       | (?P<literal>  # aiosql must not look into it
           /\*\+.*?\*/  # a hint
         | (?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$
@@ -50,7 +50,7 @@ TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 ANY_NAME = re.compile(r"^\s*--\s*name\s*:", re.MULTILINE)
-NAME = re.compile(r"(?m)^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$")
+NAME_LINE = re.compile(r"(?m)^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$")
 # A comment like `-- nmae: get_movies(ids)`, `-- name; x` or `/* Name get_movies */`, but not like
 # `-- Names are compared` or `-- -- name: get_movies(ids)`. Group 1 is `name` with a separator;
 # group 2 are other words in front of a `verb_noun` or a `(`, which must be close to "name".
@@ -116,11 +116,11 @@ class AiopgAdapter(PyFormatAdapter):
     def process_sql(self, query_name: str, op_type: SQLOperationType, sql: str) -> str:
         """Return the SQL for the driver: with placeholders, literals, and the comment.
 
-        The comment is behind the first word: PostgreSQL 18 cuts off comments in front of a
+        The comment is after the first word: PostgreSQL 18 cuts off comments in front of a
         statement in pg_stat_statements. The last semicolon is for psql.
         """
         processed: str = super().process_sql(query_name, op_type, sql.rstrip("; \n"))  # type: ignore[no-untyped-call]
-        first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # behind hints
+        first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # after hints
         named = first_word.sub(lambda word: f"{word[0]} {self._comment}", processed, count=1)
         return re.sub(r"'(\d+)'", lambda number: self._literals[int(number[1])], named)
 
@@ -192,7 +192,7 @@ def _find_names(path: Path, text: str) -> list[re.Match[str]]:
         if token["open"] or (token["literal"] and ANY_NAME.search(token[0])):
             # A literal with a name in it is a quote that is not closed before the next query.
             raise FileError(path, line, "unterminated quote or comment")
-        if name := NAME.match(text, token.start()):
+        if name := NAME_LINE.match(text, token.start()):
             names.append(name)
         elif token["blank"] and _is_like_a_name(token[0]):
             raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
@@ -269,8 +269,8 @@ def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, 
 
 
 def _skip_blank(text: str, start: int = 0) -> int:
-    """Return where the next SQL begins, behind blanks and comments."""
-    blank = BLANK.match(text, start)
+    """Return where the next SQL begins, after blanks and comments."""
+    blank = BLANK_SQL.match(text, start)
     return blank.end() if blank else start
 
 

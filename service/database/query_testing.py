@@ -33,56 +33,55 @@ from service.database.query import (
 from service.database.transactions import BEGIN_TESTING, Transaction, begin
 from service.errors import FileError, OperatorError, Unavailable
 
-FOLDER = Path(__file__).with_name("query_tests")
-CALLS = FOLDER / "calls.json"
+TESTS_FOLDER = Path(__file__).with_name("query_tests")
+CALLS = TESTS_FOLDER / "calls.json"
 WORD = "qxzvjwk"  # in the samples only
 SHARED = {"count_genres", "list_clients"}  # also return rows of others
-NAME = re.compile(r"\b(?:id|change|transaction|time) \d+\b")
+PLACEHOLDER = re.compile(r"\b(?:id|change|transaction|time) \d+\b")
 # The machine may be busy. What is rolled back must not wait for others: its own locks delay them
 # meanwhile.
 MIN_TIMEOUT_S = 10
 OTHERWISE = "; if this query is right, one that the test called before it is wrong"
 MAX_AFFECTED = 20  # movies, by one statement
 
-Rows = Sequence[Sequence[object]]
-Call = tuple[str, Parameters, Rows]
-Values = dict[str, str]  # by their names
-Judge = Callable[[Call, Query, Rows, Values], None]
-Report = Callable[[str], None]
+ResultRows = Sequence[Sequence[object]]
+Call = tuple[str, Parameters, ResultRows]
+Placeholders = dict[str, str]  # by their names
+Judge = Callable[[Call, Query, ResultRows, Placeholders], None]
 
 
-def compare(call: Call, query: Query, rows: Rows, values: Values) -> None:
+def compare(call: Call, query: Query, rows: ResultRows, values: Placeholders) -> None:
     """Raise a `FileError` that names the query and the first difference from the call's rows."""
-    place = f"{query.name} {_dump(call[1]):.200}"
+    prefix = f"{query.name} {_dump(call[1]):.200}"
     if len(rows) != len(call[2]):
         what = f"expected {len(call[2])} rows, found {len(rows)}"
-        raise query.make_error(f"{place}: {what}{OTHERWISE}")
+        raise query.make_error(f"{prefix}: {what}{OTHERWISE}")
     columns = query.expected.columns if query.expected else [f"column {n}" for n in range(1, 10)]
     for number, cells in enumerate(zip(rows, call[2], strict=True)):
         for column, found, expected in zip(columns, *cells, strict=False):
-            if NAME.fullmatch(str(expected)):
+            if PLACEHOLDER.fullmatch(str(expected)):
                 is_same = values.setdefault(str(expected), str(found)) == str(found)
             else:
                 is_same = found is not None if expected == "*" else found == expected
             if not is_same:
                 what = f"expected {_dump(expected)}, found {_dump(found)}"
-                raise query.make_error(f"{place}: {column} of row {number}: {what}{OTHERWISE}")
+                raise query.make_error(f"{prefix}: {column} of row {number}: {what}{OTHERWISE}")
 
 
 def run_tests(
-    config: Config, queries: Mapping[str, Query], report: Report, judge: Judge = compare
+    config: Config,
+    queries: Mapping[str, Query],
+    report: Callable[[str], None],
+    judge: Judge = compare,
 ) -> bool:
-    """Run the tests and `judge` what each call returns; `report` each test that cannot be run.
-
-    Returns whether the login may run all of them.
-    """
+    """Run the tests, `report` those that cannot run, and return whether the login may run all."""
     may_run_all = True
     text = query_files.read_sql_file(CALLS)
     document = orjson.loads(text)
     extremes = re.compile(rf"\b(?:{'|'.join(document['ordinary'])})\b")
     ordinary = orjson.loads(extremes.sub(lambda value: document["ordinary"][value[0]], text))
     sent = {}
-    for name, query in {**queries, **query_files.load(FOLDER, {})}.items():
+    for name, query in {**queries, **query_files.load(TESTS_FOLDER, {})}.items():
         timeout_ms = round(max(query.timeout or 0, MIN_TIMEOUT_S) * 1000)
         settings = {TIMEOUT_SETTING: str(timeout_ms), "lock_timeout": "2s"}
         if name == "export_movies":
@@ -104,21 +103,21 @@ def _run_test(
     url: str, sent: Mapping[str, Query], test: str, judge: Judge, document: Mapping[str, Any]
 ) -> Exception | None:
     """Run a test; return the refusal by the login's privileges or by a rule of the DBA's own."""
-    values: Values = {}
+    values: Placeholders = {}
     with begin(url, sent, start=BEGIN_TESTING) as transaction:
         tested: Query | None = None  # the last query of the service
         try:
             for call in (*document["before"], *document["tests"][test]):
                 parameters = {**document["defaults"], **call[1]}
                 for query in map(sent.__getitem__, call[0].split()):
-                    judge(call, query, _fetch(transaction, query, parameters, values), values)
+                    judge(call, query, _run_query(transaction, query, parameters, values), values)
                     tested = query if query.expected else tested
         except FileError as error:
             if refusal := _find_own_rule(error, query, transaction, sent["get_schema_faults"].sql):
                 return refusal
             if query.expected or not tested:
                 raise
-            # The query is one of `FOLDER`, which is right.
+            # The query is one of `TESTS_FOLDER`, which is right.
             what = f"{tested.name}, or a query that the test called before it, is wrong: {error}"
             raise tested.make_error(what) from error
         except postgres.InsufficientPrivilege as error:
@@ -141,7 +140,9 @@ def _find_own_rule(
     return OperatorError("movie_matches hides samples from lists") if is_hidden else None
 
 
-def _fetch(transaction: Transaction, query: Query, parameters: Parameters, values: Values) -> Rows:
+def _run_query(
+    transaction: Transaction, query: Query, parameters: Parameters, values: Placeholders
+) -> ResultRows:
     """Run the query; return its rows in an order that does not differ, with values as in JSON."""
     filled = {name: _fill(parameters.get(name), values) for name in query.parameters}
     try:
@@ -164,10 +165,10 @@ def _fetch(transaction: Transaction, query: Query, parameters: Parameters, value
     return [[str(v) if isinstance(v, datetime | float) else v for v in row] for row in rows]
 
 
-def _fill(parameter: object, values: Values) -> object:
+def _fill(parameter: object, values: Placeholders) -> object:
     """Return what is sent: lists and objects as JSON, and values in place of their names."""
     text = _dump(parameter) if isinstance(parameter, list | dict) else parameter
-    return NAME.sub(lambda name: values[name[0]], text) if isinstance(text, str) else text
+    return PLACEHOLDER.sub(lambda name: values[name[0]], text) if isinstance(text, str) else text
 
 
 def _dump(value: object) -> str:

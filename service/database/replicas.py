@@ -1,7 +1,7 @@
-"""Asks the primary and its standbys where they are, and sends reads to those that are fresh enough.
+"""Asks the primary and its standbys for their WAL positions; reads go to fresh enough ones.
 
-Each server is asked every `POLL_S` where it is (queries/replication.sql), so that a read chooses a
-replica without a question of its own; `freshness.py` decides which may serve it.
+Each server is asked every `POLL_S` (queries/replication.sql), so that a read chooses a replica
+without asking first; `freshness.py` decides which may serve it.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from service.database.freshness import IS_PRIMARY, POLL_S, Primary, Replica
 from service.database.pool import Pool
 from service.database.query import Query
 
-CLOSE_TIMEOUT_S = 2.0
 LOOK_FOR_S = 0.05  # a list waits so long; then the primary serves it
 
 log = structlog.get_logger()
@@ -86,7 +85,7 @@ class Replicas:
             await running
         for server in [self._primary, *self.all]:
             server.close()
-        await asyncio.gather(*[replica.pool.close(CLOSE_TIMEOUT_S) for replica in self.all])
+        await asyncio.gather(*[replica.pool.close() for replica in self.all])
 
     async def _watch_primary(self) -> None:
         while True:

@@ -11,16 +11,12 @@ from service.errors import Contended, RuleBroken, WaitedInVain
 Result = TypeVar("Result")
 
 LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
-# How often a write may lose its unique value to another session. After so many losses, no session
-# takes it: a trigger sets a value that is taken.
+# Retries after another session inserted the same unique value; more: a trigger sets a taken value.
 MAX_LOSSES = 9
 
 
 class Resender:
-    """Sends writes until they are made, or refused, or `timeout` seconds have passed.
-
-    `unique_rule`: the index of a value that no two items have in common.
-    """
+    """Sends writes until they are made or refused; `unique_rule`: the name of the unique index."""
 
     def __init__(self, timeout: float, unique_rule: str) -> None:
         self._timeout = timeout

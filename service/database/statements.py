@@ -37,8 +37,8 @@ from service.database.query import (
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 LOCK_TIMEOUT_MS = 50  # short, so that a write that waits gives its connection back
-# How long PostgreSQL may take to report a timeout. It reports none of a commit that waits for a
-# standby: then the time of the driver ends it.
+# How long PostgreSQL may take to report a timeout. It reports none for a commit that waits for
+# a standby: then the driver's timeout ends it.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
@@ -61,7 +61,7 @@ class Statement(NamedTuple):
     query: Query
     execution: Execution
     parameters: Parameters
-    callers: Sequence[Caller]  # whom it runs for, for logs
+    callers: Sequence[Caller]
 
 
 class Standby(Protocol):
@@ -133,7 +133,7 @@ class Statements:
         caller sends it again.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`; with
         `expects_timeout`, it is neither logged nor counted as a failure.
-        `callers`: whom it runs for, for logs.
+        `callers`: the clients that it runs for, for logs.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]
@@ -243,13 +243,13 @@ class Statements:
                 await absorb_late_timeout(connection)
         metrics.rows.inc(len(rows))
         if self.slow and seconds > self.slow:
-            log.warning("slow statement", rows=len(rows), **_describe(statement, started))
+            log.warning("slow statement", rows=len(rows), **_describe_statement(statement, started))
         return rows
 
     def _read_notices(self, query: Query, notices: Sequence[str]) -> None:
         """Raise `Unavailable` if the commit may not have been replicated; log other notices."""
         reason = " ".join(" ".join(notices).split())[:MAX_NOTICE_LENGTH]
-        # The last line of a notice is its place in the source; other lines may quote a client.
+        # The last line of a notice names the source file; other lines may quote a client.
         if any(NOT_REPLICATED in notice.rstrip().rpartition("\n")[2] for notice in notices):
             raise self.to_unavailable(query, reason)
         if monotonic() - self._notice_logged_at > NOTICE_LOG_S:
@@ -270,21 +270,21 @@ class Statements:
     ) -> CatalogueError:
         """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
         query, execution, *_ = statement
-        translated, reason = translate_error(query, error), describe_error(error)
+        translated = translate_error(query, error)
         # A write that waits for a lock is sent again; the line of a request that gives up has this.
         is_resent = execution.is_resent and isinstance(error, LockNotAvailable)
         if is_resent or (execution.expects_timeout and isinstance(error, CONTENDED)):
             return translated
+        fields = {"reason": describe_error(error), **_describe_statement(statement, started)}
         if not isinstance(translated, RuleBroken):
             self.metrics.get_statement(query.name).failures.inc()
-            log.warning("statement failed", reason=reason, **_describe(statement, started))
+            log.warning("statement failed", **fields)
         elif not translated.rule:
-            fields = _describe(statement, started)
-            log.warning("refused by the database", reason=reason, **fields)
+            log.warning("refused by the database", **fields)
         return translated
 
 
-def _describe(statement: Statement, started: float) -> dict[str, object]:
+def _describe_statement(statement: Statement, started: float) -> dict[str, object]:
     """Return the fields of a line about a statement in the log."""
     names = dict.fromkeys(caller.name for caller in statement.callers if caller.name)
     clients = list(names)[:MAX_LOGGED_CLIENTS]

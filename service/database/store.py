@@ -4,186 +4,21 @@ Requests for the same operation that arrive together share one statement (`shari
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property, partial
-from types import UnionType
-from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_hints
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Generic, cast
 
 import orjson
 
 from service.database.caller import NOBODY, Caller
-from service.database.query import Expected, Row
+from service.database.query import Row
 from service.database.resending import Resender
-from service.database.sharing import Rows, SharedStatements, join_payloads, list_callers
+from service.database.resource import DROPPED, REFUSALS, Item, ItemChange, Resource, Written
+from service.database.sharing import Rows, SharedStatements, join_ids, join_payloads, list_callers
 from service.database.statements import Statements
-from service.errors import (
-    CatalogueError,
-    Contended,
-    Failure,
-    Invalid,
-    NotFound,
-    PreconditionFailed,
-    RuleBroken,
-    Taken,
-    Unavailable,
-)
+from service.errors import CatalogueError, Contended, NotFound, RuleBroken, Unavailable
 
-Item = TypeVar("Item")
-
-# Outcomes of a write that was not made.
-REFUSALS = frozenset(("missing", "failed", "taken", "locked"))
-
-
-class NothingWritten(CatalogueError):
-    """Of several items, some could not be written, so none was; the problem is the first one's.
-
-    `errors`: of these, by index. `name`: of the field that has the items.
-    """
-
-    def __init__(self, errors: Mapping[int, CatalogueError], name: str) -> None:
-        first = next(iter(errors.values()))
-        super().__init__(str(first))
-        self.errors = errors
-        self.problem, self.detail, self.transaction = first.problem, first.detail, first.transaction
-        self.failures = [
-            Failure(f"{name}/{index}/{failure.field}".rstrip("/"), failure.detail)
-            for index, each in errors.items()
-            for failure in each.failures or [Failure("", str(each) or each.detail)]
-        ]
-
-
-@dataclass(frozen=True)
-class Resource(Generic[Item]):
-    """What the store of a resource needs to know.
-
-    Its queries are `get_<table>(ids)`, `create_<table>(<table>)`,
-    `update_<table>(updates, all_or_none)` and `delete_<table>(deletions, all_or_none)`. The name of
-    a constraint is `<table>_<field>_<rule>`.
-
-    `own_tables`: those that triggers of its table fill (`Expected`).
-    `unique`: an optional field of text that no two items have in common, by its unique index
-    `<table>_<unique>_unique`; then there are `find_<table>(<unique>s)` and
-    `put_<table>(<table>, all_or_none)`, too.
-    """
-
-    noun: str  # for errors, such as movie
-    table: str
-    row: type[Item]  # a NamedTuple of the columns with their types; the first one is `id`
-    fields: Sequence[str]  # that clients send
-    unique: str = ""
-    own_tables: Sequence[str] = ()
-
-    @cached_property
-    def make(self) -> Callable[[Sequence[Any]], Item]:
-        """Makes an item from a row."""
-        return cast("Callable[[Sequence[Any]], Item]", self.row._make)  # type: ignore[attr-defined]
-
-    @cached_property
-    def columns(self) -> dict[str, type]:
-        """The types of the columns; those of optional fields may be null."""
-        hints = get_type_hints(self.row).items()
-        return {n: get_args(h)[0] if isinstance(h, UnionType) else h for n, h in hints}
-
-    def expect_queries(self) -> dict[str, Expected]:
-        """Return what the store expects of its queries."""
-        created = {"transaction": int, "position": int, **self.columns}
-        written = {"transaction": int, "number": int, "outcome": str, **self.columns}
-        noun, table, unique = self.noun, self.table, self.unique
-        write = partial(Expected, writes=True, own_tables=self.own_tables)
-        both = {"all_or_none": False}
-        expected = {
-            f"get_{table}": Expected(self.columns, [{"ids": "{}"}], f"GET a {noun}"),
-            f"create_{table}": write(created, [{table: "[]"}], f"POST a {noun}"),
-            f"delete_{table}": write(written, [{"deletions": "[]", **both}], f"DELETE a {noun}"),
-            f"update_{table}": write(
-                written, [{"updates": "[]", **both}], f"PATCH and PUT a {noun}"
-            ),
-        }
-        if unique:
-            used_by = f"GET {table} by {unique}"
-            expected[f"find_{table}"] = Expected(self.columns, [{f"{unique}s": "[]"}], used_by)
-            used_by = f"PUT {table} by {unique}"
-            expected[f"put_{table}"] = write(written, [{table: "[]", **both}], used_by)
-        return expected
-
-    def refuse(
-        self, transaction: int, outcome: str, item_id: int, changed_id: int | None = None
-    ) -> CatalogueError:
-        """Return the error of one of the `REFUSALS`; `item_id`: for `taken`, of the other item.
-
-        `changed_id`: of the item that was to be changed or deleted.
-        """
-        error = self._make_refusal(outcome, item_id, changed_id)
-        error.transaction = transaction
-        return error
-
-    def _make_refusal(self, outcome: str, item_id: int, changed_id: int | None) -> CatalogueError:
-        if outcome == "locked":
-            what = (
-                f"{self.noun} {changed_id}" if changed_id else f"the {self.unique} of a {self.noun}"
-            )
-            return Contended(f"{what} is locked")
-        if outcome == "taken":
-            return Taken(self.noun, self.unique, item_id)
-        return NotFound(self.noun) if outcome == "missing" else PreconditionFailed(self.noun)
-
-    def find_refusal(self, results: Sequence[object]) -> NothingWritten | Contended | None:
-        """Return the error that says why nothing was written, or None if no result is an error.
-
-        It is the first `Contended`, so that the client tries again; else `NothingWritten` with all
-        the errors by their indexes.
-        """
-        errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
-        contended = (each for each in errors.values() if isinstance(each, Contended))
-        return next(contended, NothingWritten(errors, self.table) if errors else None)
-
-    def to_invalid(self, broken: RuleBroken, field: str = "") -> Invalid:
-        """Convert a violated constraint; `field`: else that of its name."""
-        prefix = f"{self.table}_"
-        named = [name for name in self.fields if broken.rule.startswith(f"{prefix}{name}_")]
-        detail = f"breaks the rule {broken.rule}" if broken.rule else "is refused by the database"
-        return Invalid([Failure(field or "".join(named), detail)])
-
-
-class Condition(NamedTuple):
-    """The conditions of an update or delete; checked under the lock of the item's row."""
-
-    versions: list[int] | None = None  # the item's version is one of these
-    other_than: list[int] | None = None  # and none of these
-    unmodified_since: datetime | None = None  # and it has not changed since, to the second
-
-
-ALWAYS = Condition()
-
-
-class Change(NamedTuple):
-    """A change of an item; `fields` is None for a deletion."""
-
-    id: int
-    fields: Mapping[str, object] | None
-    condition: Condition = ALWAYS
-
-    def encode(self) -> bytes:
-        """Return it as the queries take it."""
-        payload: dict[str, object] = {"id": self.id}
-        if self.fields is not None:
-            payload["fields"] = self.fields
-        if self.condition is not ALWAYS:
-            payload |= self.condition._asdict()
-        return orjson.dumps(payload)
-
-
-class Written(NamedTuple, Generic[Item]):
-    """An item, what became of it, and the number of the transaction.
-
-    `outcome`: created, changed, deleted, or equal: nothing was written.
-    """
-
-    outcome: str
-    item: Item
-    transaction: int
+__all__ = ["Resource", "Store"]
 
 
 class Store(Generic[Item]):
@@ -198,15 +33,12 @@ class Store(Generic[Item]):
     """
 
     def __init__(
-        self,
-        resource: Resource[Item],
-        statements: Statements,
-        reads: Statements | None = None,
+        self, resource: Resource[Item], statements: Statements, reads: Statements | None = None
     ) -> None:
         self._resource = resource
         self._statements = statements
         self._reads = reads or statements
-        self._positions = itertools.count()
+        self._create_keys = itertools.count()
         unique_rule = f"{resource.table}_{resource.unique}_unique"
         self.resender = Resender(statements.timeout, unique_rule)
         rows = statements.metrics.shared_statement_rows.labels
@@ -238,18 +70,13 @@ class Store(Generic[Item]):
         return item
 
     async def create(self, fields: Mapping[str, object], caller: Caller = NOBODY) -> Written[Item]:
-        """Create an item from all of its fields.
-
-        Raises `Invalid` if the database refuses it, `Taken` if another one has its unique value.
-        """
+        """Create an item; `Invalid` if the database refuses it, `Taken` if its value exists."""
         if fields.get(self._resource.unique) is not None:
             return await self.put(fields, caller, replace=False)
-        position = next(self._positions)
-        payload = orjson.dumps({"position": position, **fields})
+        key = next(self._create_keys)
+        payload = orjson.dumps({"position": key, **fields})
         try:
-            created = await self.resender.send(
-                partial(self._creates.submit, position, payload, caller)
-            )
+            created = await self.resender.send(partial(self._creates.submit, key, payload, caller))
         except RuleBroken as error:
             raise self._resource.to_invalid(error) from error
         if created is None:
@@ -259,60 +86,39 @@ class Store(Generic[Item]):
     async def create_all(
         self, items: Sequence[Mapping[str, object]], caller: Caller
     ) -> list[Written[Item]]:
-        """Create all items in one statement, or none; no two have the same unique value.
-
-        Raises `NothingWritten` or `RuleBroken`.
-        """
+        """Create all items, of different unique values, or none; `NothingWritten`, `RuleBroken`."""
         if any(fields.get(self._resource.unique) is not None for fields in items):
             return await self.put_all(items, caller, replace=False)
         payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
         created = await self.resender.send(partial(self._send_creates, payloads, [caller]))
         if len(created) < len(items):
             raise self._report_unwritten(self._create_query)
-        return [created[position] for position in payloads]
+        return [created[key] for key in payloads]
 
     async def put(
-        self,
-        fields: Mapping[str, object],
-        caller: Caller = NOBODY,
-        *,
-        replace: bool = True,
+        self, fields: Mapping[str, object], caller: Caller = NOBODY, *, replace: bool = True
     ) -> Written[Item]:
-        """Create an item from its fields, or `replace` those of the one that has its unique value.
-
-        Raises as `create` does.
-        """
+        """Create an item, or `replace` the one with its unique value; raises as `create` does."""
         key = hash(fields[self._resource.unique])  # so no statement has a value twice
         payload = _encode_put(key, fields, replace=replace)
         return await self._submit(self._put_query, key, payload, caller)
 
     async def put_all(
-        self,
-        items: Sequence[Mapping[str, object]],
-        caller: Caller,
-        *,
-        replace: bool = True,
+        self, items: Sequence[Mapping[str, object]], caller: Caller, *, replace: bool = True
     ) -> list[Written[Item]]:
-        """Put all items in one statement, or none; no two have the same unique value.
-
-        Raises `NothingWritten` or `RuleBroken`.
-        """
+        """Put all items, of different unique values, or none; `NothingWritten`, `RuleBroken`."""
         payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
         return await self._write_all(self._put_query, payloads, caller)
 
-    async def change(self, change: Change, caller: Caller = NOBODY) -> Written[Item]:
-        """Change or delete an item in one atomic statement.
-
-        Raises `NotFound`, `PreconditionFailed`, `Taken`, or `Invalid` if the database refuses it.
-        """
+    async def change(self, change: ItemChange, caller: Caller = NOBODY) -> Written[Item]:
+        """Change or delete an item; `NotFound`, `PreconditionFailed`, `Taken` or `Invalid`."""
         query = self._choose_query(change)
         return await self._submit(query, change.id, change.encode(), caller)
 
-    async def change_all(self, changes: Sequence[Change], caller: Caller) -> list[Written[Item]]:
-        """Change or delete all items in one statement, or none. No id occurs twice.
-
-        Raises `NothingWritten` or `RuleBroken`.
-        """
+    async def change_all(
+        self, changes: Sequence[ItemChange], caller: Caller
+    ) -> list[Written[Item]]:
+        """Change or delete all items, of different ids, or none; `NothingWritten`, `RuleBroken`."""
         payloads = {change.id: change.encode() for change in changes}
         query = self._choose_query(changes[0])
         return await self._write_all(query, payloads, caller)
@@ -320,9 +126,8 @@ class Store(Generic[Item]):
     async def get_several(self, ids: Sequence[int], callers: Sequence[Caller]) -> dict[int, Item]:
         """Return the items that exist, by id, in one statement for all callers."""
         try:
-            # An array literal; the server parses it faster than `array[...]`.
-            text = "{" + ",".join(map(str, ids)) + "}"
-            fetched = await self._reads.fetch(self._get_query, {"ids": text}, callers=callers)
+            sent = {"ids": join_ids(ids)}
+            fetched = await self._reads.fetch(self._get_query, sent, callers=callers)
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
@@ -339,7 +144,7 @@ class Store(Generic[Item]):
         items = [self._resource.make(row) for row in rows]
         return {getattr(item, unique): item for item in items}
 
-    def _choose_query(self, change: Change) -> str:
+    def _choose_query(self, change: ItemChange) -> str:
         return self._delete_query if change.fields is None else self._update_query
 
     async def _submit(self, query: str, key: int, payload: bytes, caller: Caller) -> Written[Item]:
@@ -381,7 +186,7 @@ class Store(Generic[Item]):
     async def _send_creates(
         self, payloads: Mapping[int, bytes], callers: Sequence[Caller]
     ) -> dict[int, Written[Item]]:
-        """Return the items that were created, by position."""
+        """Return the items that were created, by key."""
         query, sent = self._create_query, {self._resource.table: join_payloads(payloads.values())}
         created = await self._statements.fetch(
             query, sent, is_resent=True, max_affected=len(payloads), callers=callers
@@ -404,10 +209,7 @@ class Store(Generic[Item]):
         *,
         all_or_none: bool,
     ) -> dict[int, Written[Item] | CatalogueError | None]:
-        """Return what became of each item, or why it was not written, by key.
-
-        None: it was not written, because of another item, or of a trigger.
-        """
+        """Return the results by key; None: another item, or a trigger, prevented the write."""
         sent = {
             self._parameters[query]: join_payloads(payloads.values()),
             "all_or_none": all_or_none,
@@ -419,17 +221,17 @@ class Store(Generic[Item]):
         return {row[1]: self._read(query, row) for row in rows}
 
     def _read(self, query: str, row: Row) -> Written[Item] | CatalogueError | None:
-        transaction, number, outcome, item_id, *_ = row
+        transaction, key, outcome, item_id, *_ = row
         if outcome in REFUSALS:
-            changed_id = None if query == self._put_query else number
+            changed_id = None if query == self._put_query else key
             return self._resource.refuse(transaction, outcome, item_id, changed_id)
         if item_id is None:
             return None
         return Written(outcome, self._resource.make(row[3:]), transaction)
 
     def _report_unwritten(self, query: str) -> CatalogueError:
-        return self._statements.report(query, "nothing was written: did a trigger prevent it?")
+        return self._statements.report(query, DROPPED)
 
 
-def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
-    return orjson.dumps({"number": number, "replace": replace, "fields": fields})
+def _encode_put(key: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
+    return orjson.dumps({"number": key, "replace": replace, "fields": fields})

@@ -16,7 +16,7 @@ from service.database.statements import SILENCE_MAX_S, Statement, Statements
 from service.errors import StatementFailed, Unavailable
 
 ROWS = 250  # at once; the event loop then waits for a few ms
-MIN_ROWS_PER_S = 500.0  # for a client to read while others wait for its place
+MIN_ROWS_PER_S = 500.0  # for a client to read while others wait for a slot
 LAG_MAX_S = 5.0  # how far it may fall behind that
 TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms wait for 30 s
 BEGIN = "begin isolation level repeatable read, read only; "
@@ -33,16 +33,16 @@ Chunks = AsyncGenerator[Chunk]
 
 
 class Streams:
-    """Streams statements; each holds a place of their limit, and its connection.
+    """Streams statements; each holds a slot of their limit, and its connection.
 
     What must stay true: all rows are of one snapshot; the transaction has ended when the connection
-    goes back to the pool; a client that reads slowly keeps its place only while nobody waits for
+    goes back to the pool; a client that reads slowly keeps its slot only while nobody waits for
     one.
     """
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
-        # When a stream last waited for a place, by pool.
+        # When a stream last waited for a slot, by pool.
         self._wanted_at: defaultdict[Pool, float] = defaultdict(lambda: -inf)
 
     async def stream(
@@ -53,7 +53,7 @@ class Streams:
         They are counted first: 1 to 9 % of the time. `has_left`: whether the client has gone. Close
         it (`contextlib.aclosing`). Raises as `Statements.fetch` does, and `ConnectionResetError` if
         the client has gone before the statement is sent, or reads too slowly while others wait for
-        its place.
+        a slot.
         """
         statements, first = self._statements, list[Chunk]()
         query = statements.queries[name]
@@ -88,7 +88,7 @@ class Streams:
         if limit and limit.locked():
             self._wanted_at[pool] = loop.time()
         async with pool.connection(limit) as connection:
-            if has_left():  # while it waited for its place
+            if has_left():  # while it waited for a slot
                 raise ConnectionResetError("the client has gone")
             try:
                 ((total,),) = await statements.run(pool, opening, connection)
@@ -98,7 +98,7 @@ class Streams:
                     yield Chunk(total, rows)
                     lag = max(0, lag + loop.time() - sent_at - len(rows) / MIN_ROWS_PER_S)
                     if lag > LAG_MAX_S and self._wanted_at[pool] >= sent_at:
-                        self._wanted_at[pool] = -inf  # one place is enough
+                        self._wanted_at[pool] = -inf  # one slot is enough
                         raise ConnectionResetError("the client reads too slowly")
             except psycopg2.Error as error:  # the connection broke
                 raise statements.to_unavailable(query, describe_error(error)) from error

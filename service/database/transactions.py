@@ -65,11 +65,7 @@ class Transaction:
         self._queries = queries
 
     def run(
-        self,
-        name: str,
-        parameters: Parameters = NO_PARAMETERS,
-        *,
-        max_affected: int | None = None,
+        self, name: str, parameters: Parameters = NO_PARAMETERS, *, max_affected: int | None = None
     ) -> list[Row]:
         """Return the rows of a query; it is refused if it changes more than `max_affected`."""
         query = self._queries[name]
@@ -87,7 +83,7 @@ class Transaction:
         """Insert rows, each a JSON object.
 
         Return what the query returned, and index and reason of each row that is refused. PostgreSQL
-        does not say which one it refuses: so a part with one is halved, until it is one row.
+        does not say which one it refuses: so a part that fails is halved, down to one row.
         """
         returned: list[Row] = []
         refused: list[tuple[int, str]] = []
@@ -141,10 +137,7 @@ class Transaction:
 def begin(
     url: str, queries: Mapping[str, Query], *, start: str = BEGIN_WRITING
 ) -> Iterator[Transaction]:
-    """Connect and begin a transaction, which is rolled back unless it is committed.
-
-    `start`: one of the statements above. A failure is an `OperatorError`.
-    """
+    """Begin a transaction, which is rolled back unless it is committed; raises `OperatorError`."""
     session = open_session(url, application_name=application_name())
     session.autocommit = True  # the transaction begins and ends by its own statements
     transaction = Transaction(session, queries)

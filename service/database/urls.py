@@ -16,12 +16,12 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from service.config import Database
 from service.errors import OperatorError
 
-Server = Mapping[str, str]  # libpq's parameters of one server: host, hostaddr, port
+ServerAddress = Mapping[str, str]  # libpq's parameters of one server: host, hostaddr, port
 
 MAX_PORT = 65_535
-REFERENCE = "https://www.postgresql.org/docs/current/libpq-connect.html"
+LIBPQ_REFERENCE = "https://www.postgresql.org/docs/current/libpq-connect.html"
 WRONG_PARAMETER = re.compile(r'(invalid|separator "=" in) URI query parameter: "(.+)"')
-UNREADABLE = (
+UNREADABLE_URL = (
     "the database's URL cannot be read: expected postgresql://user:password@host:port/name,"
     " with @ : / ? # % in the password or a parameter written as %40 %3A %2F %3F %23 %25"
 )
@@ -36,15 +36,15 @@ def parse_url(url: str) -> dict[str, str]:
     except psycopg2.ProgrammingError as error:
         wrong = WRONG_PARAMETER.search(str(error))
         if not wrong or "@" in url.partition("?")[2]:  # it is part of a password
-            raise OperatorError(UNREADABLE) from None
+            raise OperatorError(UNREADABLE_URL) from None
         remedy = "expected name=value, with = in the value written as %3D"
         if wrong[1] == "invalid":
             remedy = "which libpq does not know: remove it"
-        what = f'the database\'s URL has the parameter "{wrong[2]}", {remedy} ({REFERENCE})'
+        what = f'the database\'s URL has the parameter "{wrong[2]}", {remedy} ({LIBPQ_REFERENCE})'
         raise OperatorError(what) from None
     # Part of a password that is not escaped ends up in these, and libpq's messages repeat them.
     if any("@" in given.get(key, "") for key in ("host", "hostaddr", "port", "dbname")):
-        raise OperatorError(UNREADABLE)
+        raise OperatorError(UNREADABLE_URL)
     ports = [port for port in given.get("port", "").split(",") if port]
     if not all(port.isdecimal() and 0 < int(port) <= MAX_PORT for port in ports):
         raise OperatorError(f"the port of the database's URL must be a number from 1 to {MAX_PORT}")
@@ -64,7 +64,7 @@ def name_server(url: str) -> str:
     return f"{given['host']}:{given['port']}"
 
 
-def list_servers(given: Mapping[str, object]) -> list[Server]:
+def list_servers(given: Mapping[str, object]) -> list[ServerAddress]:
     """List the servers of a parsed URL, or of libpq's environment, in the order to be tried.
 
     https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-MULTIPLE-HOSTS
@@ -83,7 +83,7 @@ def list_servers(given: Mapping[str, object]) -> list[Server]:
     return [{name: values[index] for name, values in lists.items()} for index in range(number)]
 
 
-def is_socket(server: Server) -> bool:
+def is_socket(server: ServerAddress) -> bool:
     """Whether the server listens on a Unix socket, so that there is no name to look up."""
     host = server.get("hostaddr") or server.get("host", "")
     return not host or host.startswith(("/", "@"))
@@ -107,7 +107,7 @@ def check_tls(settings: Database) -> None:
     log.warning("database without TLS", reason=reason, remedy=remedy)
 
 
-def _is_local(server: Server) -> bool:
+def _is_local(server: ServerAddress) -> bool:
     """Whether the server is on this machine: a Unix socket or a loopback address."""
     host = server.get("hostaddr") or server.get("host", "")
     if is_socket(server) or host == "localhost":

@@ -15,7 +15,7 @@ import structlog
 from psycopg2 import errors as postgres
 
 from service.config import Config
-from service.database.connections import Connector, require_utf8
+from service.database.connections import Connector, require_utf8_database
 from service.database.migrations.files import list_versions
 from service.database.query import (
     Expected,
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 STATEMENT_TIMEOUT_S = 3  # for each statement of the check; as requests have by default
 DRIVER_TIMEOUT_S = 4
-LOCK_TIMEOUTS_MS = (1000, 50)  # until a query has waited in vain, and then
+LOCK_TIMEOUTS_MS = (1000, 50)  # until a query has timed out, and after that
 
 QUERIES: Mapping[str, Expected] = {
     "get_applied_migrations": Expected({"version": str, "fault": str}, [{}], "readiness, start-up"),
@@ -81,10 +81,7 @@ class QueryRegistry:
         self._versions = versions
 
     async def verify(self, connection: aiopg.Connection) -> None:
-        """Verify the files against the database.
-
-        If one is wrong, read them for the next call: somebody may have corrected it.
-        """
+        """Verify the files with the database; after a fault, read them again for the next call."""
         try:
             await verify_database(connection, self._versions, self.queries)
         except OperatorError:
@@ -118,26 +115,31 @@ class QueryRegistry:
 
     async def _reload(self) -> None:
         try:
-            found = self._read_files()
-            await verify_queries(self._config, found)
-            # The file of a migration that the database lacks may have been removed.
-            versions = list_versions(self._config.migrations)
+            changed = await self.replace()
         except Exception as error:  # noqa: BLE001 - nobody waits for this task
             log.warning("queries not reloaded", reason=str(error) or repr(error))
             return
-        changed = [name for name in found if found[name] != self.queries.get(name)]
-        self._replace(found, versions)
         self.on_reload()
         log.info("queries reloaded", changed=changed)
+
+    async def replace(self) -> list[str]:
+        """Read and verify the files, and replace the queries; return the changed ones.
+
+        Raises `OperatorError` or `Unavailable`; then the old queries stay.
+        """
+        found = self._read_files()
+        await verify_queries(self._config, found)
+        # The file of a migration that the database lacks may have been removed.
+        versions = list_versions(self._config.migrations)
+        changed = [name for name in found if found[name] != self.queries.get(name)]
+        self._replace(found, versions)
+        return changed
 
 
 async def verify_queries(
     config: Config, queries: Mapping[str, Query], *, refuse_faults: bool = False
 ) -> bool:
-    """Verify the database as `verify_database` does, on a connection of its own.
-
-    Raises `Unavailable` also if there is no database.
-    """
+    """Verify the database on a connection of its own; `Unavailable` also if there is none."""
     versions = list_versions(config.migrations)
     try:
         with closing(await Connector(config.database).connect()) as connection:
@@ -161,7 +163,7 @@ async def verify_database(
     waits for a lock or takes too long, it is `Contended`, unless another one is wrong.
     Returns False if the database is read-only: then the columns of writes cannot be verified.
     """
-    require_utf8(connection.raw)
+    require_utf8_database(connection.raw)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
         # First these: a missing migration or another fault may be why a query fails.
@@ -284,7 +286,7 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
 
 
 def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:
-    """Return the line in the file that PostgreSQL points at; without a place, of the name."""
+    """Return the line in the file that PostgreSQL points at; without one, that of the name."""
     if not (position := int(error.diag.statement_position or 0)):
         return query.line
     sent: str = cursor.raw.query.decode()

@@ -1,1 +1,1 @@
-"""What a movie is, and the operations on movies; independent of HTTP."""
+"""Movies: what a movie is, its routes, lists, batches, import and export."""

@@ -1,4 +1,4 @@
-"""Several movies in one request: to create, put, change or delete them, all or each for itself."""
+"""Batches: create, put, change or delete several movies in one request, all or each on its own."""
 
 import asyncio
 import json
@@ -15,7 +15,8 @@ from marshmallow import ValidationError
 from marshmallow.validate import Range
 
 from service.database import MAX_BIGINT
-from service.database.store import ALWAYS, Change, Condition, Store, Written
+from service.database.resource import ALWAYS, Condition, ItemChange, Written
+from service.database.store import Store
 from service.errors import Failure, Invalid, Malformed, PreconditionRequired, RuleBroken
 from service.movies.handlers import MOVIE_TAG, REPLAYED
 from service.movies.keys import BATCH_KEY, IdempotentCreates
@@ -25,15 +26,7 @@ from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
 from service.web.fields import JSONField, JSONObject, Values, load_fields
-from service.web.headers import (
-    HEADER_NAME,
-    POSITION,
-    TAG,
-    Tag,
-    Tags,
-    parse_key,
-    select_versions,
-)
+from service.web.headers import HEADER_NAME, POSITION, TAG, Tag, Tags, parse_key, select_versions
 from service.web.items import NO_HEADERS
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
@@ -42,9 +35,9 @@ from service.web.route import Access
 MAX_MOVIES = 100
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
 MAX_TAG_LENGTH = 100  # a movie's tag is shorter
-SLICE_S = 0.0005  # of loading movies; then other requests go on
+SLICE_S = 0.0005  # for loading movies; then other requests get a turn
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
-Result = dict[str, object]  # of an entry of a lenient batch
+EntryResult = dict[str, object]  # of an entry of a lenient batch
 
 
 def _check_number(movies: list[object]) -> None:
@@ -53,7 +46,7 @@ def _check_number(movies: list[object]) -> None:
 
 
 class MovieBatch(JSONObject):
-    """A batch, of which each movie is loaded for itself."""
+    """A batch; each movie is validated separately."""
 
     called = "a batch"
     movies = JSONField(list, "an array of movies", _check_number)
@@ -67,7 +60,7 @@ def _parse_etag(text: str) -> Tag:
     return Tag(bool(match[1]), match[2])
 
 
-ID = JSONField(
+ID_FIELD = JSONField(
     int,
     "an integer",
     Range(1, MAX_BIGINT, error="must be {min} to {max}"),
@@ -76,7 +69,7 @@ ID = JSONField(
     format="int64",
     examples=[7],
 )
-ETAG = JSONField(
+ETAG_FIELD = JSONField(
     str,
     "a string",
     convert=_parse_etag,
@@ -94,14 +87,14 @@ class MovieChangeInput(MovieInput):
 
     called = "a change"
     read_only = tuple(name for name in MovieInput.read_only if name not in ("id", "etag"))
-    id, etag = ID, ETAG
+    id, etag = ID_FIELD, ETAG_FIELD
 
 
 class MovieDeletionInput(JSONObject):
     """A movie that is to be deleted."""
 
     called = "a deletion"
-    id, etag = ID, ETAG
+    id, etag = ID_FIELD, ETAG_FIELD
 
 
 class Kind(NamedTuple):
@@ -121,7 +114,7 @@ DELETIONS = Kind(MovieDeletionInput())
 async def load_batch(
     body: Values, loading: asyncio.Lock, kind: Kind = CREATES, *, is_lenient: bool
 ) -> list[Any]:
-    """Return the values of each entry; of a lenient batch, an entry's error in their place.
+    """Return the values of each entry; in a lenient batch, the error of an entry that fails.
 
     Raises `Malformed` or `Invalid`, with the mistakes of the batch and of its entries.
     """
@@ -140,7 +133,7 @@ async def load_batch(
             if not isinstance(movie, dict)
         }
         _raise_all(errors)
-    if not (is_lenient and kind.is_create):  # each of which has its own result
+    if not (is_lenient and kind.is_create):  # where a repeated one gets its own 409
         _refuse_repeated(loaded)
     return loaded
 
@@ -150,10 +143,10 @@ async def _load_entries(
 ) -> list[Loaded]:
     """Return the values of each entry, or its error; at most `MAX_FAILURES` in all.
 
-    `loading`: of all batches; they load one after the other. 100 movies at once would delay all
-    other requests, and several batches would add up.
+    `loading`: the lock of all batches, which load one after the other. 100 movies at once would
+    delay all other requests, and several batches would add up.
     """
-    # Each entry may have one failure, and so many more in all.
+    # One failure of each entry is kept, and this many more in total.
     loaded, spare = list[Loaded](), MAX_FAILURES - len(movies)
     async with loading:
         until = 0.0
@@ -171,15 +164,15 @@ async def _load_entries(
 
 
 def _raise_all(errors: Mapping[str, Malformed | Invalid]) -> None:
-    """Raise the errors by their places as one, if there are any."""
+    """Raise the errors as one, if there are any; `errors`: by the prefix of their messages."""
     failures = [
-        Failure(f"{place.removesuffix(': ')}/{at}".strip("/"), what)
-        for place, error in errors.items()
+        Failure(f"{prefix.removesuffix(': ')}/{at}".strip("/"), what)
+        for prefix, error in errors.items()
         for at, what in error.failures
     ]
-    for place, error in errors.items():
+    for prefix, error in errors.items():
         if isinstance(error, Malformed):
-            raise Malformed(f"{place}{error.mistake}", failures)
+            raise Malformed(f"{prefix}{error.mistake}", failures)
     if failures:
         raise Invalid(failures)
 
@@ -206,8 +199,8 @@ HANDLING = re.compile(r"(?:^|[,\s])handling\s*=\s*\"?([a-z]+)", re.IGNORECASE)
 class Batches:
     """The handlers of batches.
 
-    Each does all or nothing: 200 or 201. If the client prefers that (`handling=lenient`), each does
-    what it can: 207, with a result for each entry.
+    All entries succeed, or none: 200 or 201. With `handling=lenient`, each succeeds or fails on its
+    own: 207, with a result for each entry.
     """
 
     store: Store[Movie]
@@ -215,7 +208,7 @@ class Batches:
     bodies: BodyReader
     access: Access
     require_if_match: bool
-    loading: asyncio.Lock = field(default_factory=asyncio.Lock)  # of the batch that is loaded
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a batch is loaded
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Create movies: 201."""
@@ -223,22 +216,22 @@ class Batches:
         key = parse_key(request) if HEADER_NAME in request.headers else None
         movies, is_lenient = await self._read(request, CREATES)
         if is_lenient:
-            keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
+            keys = [key and f"{BATCH_KEY}{key}\t{index}" for index in range(len(movies))]
             # Of equal external ids, the first one is created, also if its statement is sent again.
             turns = defaultdict[object, asyncio.Lock](asyncio.Lock)
 
-            async def create_one(place: int, fields: Values) -> tuple[int, Result]:
-                async with turns[fields.get("external_id", place)]:
-                    if own_key := keys[place]:
+            async def create_one(index: int, fields: Values) -> tuple[int, EntryResult]:
+                async with turns[fields.get("external_id", index)]:
+                    if own_key := keys[index]:
                         create = self.idempotent_creates.create
                         created, replayed = await create(own_key, fields, caller)
                     else:
                         created, replayed = await self.store.create(fields, caller), False
-                result: Result = {"status": 201, "movie": movie_json(created.item)}
+                result: EntryResult = {"status": 201, "movie": movie_json(created.item)}
                 return created.transaction, result | ({"replayed": True} if replayed else {})
 
             return await _respond_to_each(request, movies, create_one)
-        with _naming_entries():
+        with _convert_broken_rule():
             created, replayed = await self.idempotent_creates.create_all(key, movies, caller)
         return _respond_to_all(created, REPLAYED if replayed else NO_HEADERS, 201)
 
@@ -247,13 +240,13 @@ class Batches:
         movies, is_lenient = await self._read(request, PUTS)
         caller = request[CONTEXT].caller
 
-        async def put_one(_: int, fields: Values) -> tuple[int, Result]:
+        async def put_one(_: int, fields: Values) -> tuple[int, EntryResult]:
             written = await self.store.put(fields, caller)
             return written.transaction, _put_result(written)
 
         if is_lenient:
             return await _respond_to_each(request, movies, put_one)
-        with _naming_entries():
+        with _convert_broken_rule():
             puts = await self.store.put_all(movies, caller)
         return json_response({"results": [_put_result(put) for put in puts]}, _make_headers(puts))
 
@@ -269,19 +262,19 @@ class Batches:
         entries, is_lenient = await self._read(request, kind)
         caller = request[CONTEXT].caller
 
-        def make_change(entry: Values) -> Change:
+        def make_change(entry: Values) -> ItemChange:
             sent = {name: entry[name] for name in FIELDS if name in entry}
             fields = None if kind is DELETIONS else sent
-            return Change(entry["id"], fields, self._get_condition(entry))
+            return ItemChange(entry["id"], fields, self._get_condition(entry))
 
-        async def change_one(_: int, entry: Values) -> tuple[int, Result]:
+        async def change_one(_: int, entry: Values) -> tuple[int, EntryResult]:
             changed = await self.store.change(make_change(entry), caller)
             return changed.transaction, {"status": 200, "movie": movie_json(changed.item)}
 
         if is_lenient:
             return await _respond_to_each(request, entries, change_one)
         changes = [make_change(entry) for entry in entries]
-        with _naming_entries():
+        with _convert_broken_rule():
             return _respond_to_all(await self.store.change_all(changes, caller))
 
     async def _read(self, request: web.Request, kind: Kind) -> tuple[list[Any], bool]:
@@ -290,7 +283,7 @@ class Batches:
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
-        if isinstance(sent := body.get("movies"), list):  # wrong ones take as long as right ones
+        if isinstance(sent := body.get("movies"), list):  # invalid ones take as long as valid ones
             units = min(len(sent), MAX_MOVIES)
             await self.access.charge_more(request, request[CONTEXT].caller, units, 1)
         entries = await load_batch(body, self.loading, kind, is_lenient=is_lenient)
@@ -307,15 +300,15 @@ class Batches:
 
 
 @contextmanager
-def _naming_entries() -> Iterator[None]:
-    """Name the entries of a strict batch: PostgreSQL does not say which movie it refuses."""
+def _convert_broken_rule() -> Iterator[None]:
+    """Report a broken rule for the whole batch: PostgreSQL does not say which movie it refuses."""
     try:
         yield
     except RuleBroken as error:
         raise MOVIES.to_invalid(error, MOVIES.table) from error
 
 
-def _put_result(written: Written[Movie]) -> Result:
+def _put_result(written: Written[Movie]) -> EntryResult:
     status = 201 if written.outcome == "created" else 200
     return {"status": status, "movie": movie_json(written.item)}
 
@@ -335,21 +328,18 @@ def _respond_to_all(
 async def _respond_to_each(
     request: web.Request,
     entries: Sequence[Loaded],
-    act: Callable[[int, Values], Awaitable[tuple[int, Result]]],
+    act: Callable[[int, Values], Awaitable[tuple[int, EntryResult]]],
 ) -> web.StreamResponse:
-    """Respond with the result of each entry of a lenient batch, or the problem of its error.
-
-    `act`: returns the transaction and the result of an entry.
-    """
+    """Respond with the results of a lenient batch; `act`: returns a transaction and a result."""
     wait = 0  # seconds after which a repeat may succeed
-    last = 0  # of the transactions
+    last = 0  # transaction
 
-    async def try_one(place: int, entry: Loaded) -> Result:
+    async def try_one(index: int, entry: Loaded) -> EntryResult:
         nonlocal wait, last
         try:
             if isinstance(entry, Exception):
                 raise entry  # noqa: TRY301 - handled as those of the database
-            transaction, result = await act(place, entry)
+            transaction, result = await act(index, entry)
         except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this entry only
             problem = problems.describe(request, error)
             wait = max(wait, getattr(error, "retry_after", None) or 0)

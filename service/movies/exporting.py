@@ -26,7 +26,7 @@ from service.web.headers import parse_qualities, prefers_gzip
 QUERIES: Mapping[str, Expected] = {
     "export_movies": Expected(
         COLUMN_TYPES, [{"after_id": "0", "size": 0}], "export", by_command=True, in_order=True
-    ),
+    )
 }
 CHUNK_ROWS = 2000
 READ_TIMEOUT_S = 10.0  # for a client to read what was sent

@@ -13,12 +13,12 @@ from service.errors import Malformed, OperatorError
 from service.movies.movie import COLUMNS
 from service.movies.rows import TOO_LONG, BrokenFile, FileRow, convert_file_errors, read_lines
 from service.movies.table_rows import read_csv, read_imdb
-from service.web.bodies import MAX_BYTES, parse_object
+from service.web.bodies import MAX_BODY_BYTES, parse_object
 
 IMPORTED = ("ndjson", "json", "csv", "imdb")
 ENDINGS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "json", ".csv": "csv", ".tsv": "imdb"}
 READ_BYTES = 1 << 18
-BLANKS = re.compile(r"[ \t\r\n]+")
+JSON_WHITESPACE = re.compile(r"[ \t\r\n]+")
 # Finds only the end of a movie; `parse_object` then parses it. So this also accepts what
 # `parse_object` refuses: control characters, and integers of any length.
 FIND_END = json.JSONDecoder(parse_int=float, strict=False).raw_decode
@@ -94,7 +94,7 @@ class _Array:
     def peek(self) -> str:
         """Skip blanks; return the next character, or "" at the end."""
         while True:
-            if blanks := BLANKS.match(self._text, self._at):
+            if blanks := JSON_WHITESPACE.match(self._text, self._at):
                 self._move(blanks.end() - self._at)
             if self._at < len(self._text) or not self._read():
                 return self._text[self._at : self._at + 1]
@@ -117,7 +117,7 @@ class _Array:
                 _, end = FIND_END(self._text, self._at)
             except (json.JSONDecodeError, RecursionError) as error:
                 # The end may not have been read yet.
-                is_too_long = len(self._text) - self._at > MAX_BYTES
+                is_too_long = len(self._text) - self._at > MAX_BODY_BYTES
                 if is_too_long or not self._read():
                     reason = getattr(error, "msg", "nested too deep")
                     reason = reason.lower().removesuffix(" starting at")
@@ -125,7 +125,7 @@ class _Array:
                     raise self.make_error(reason + hint) from error
         line = self._line
         text = self._move(end - self._at).encode("utf-8", "surrogateescape")
-        if len(text) > MAX_BYTES:
+        if len(text) > MAX_BODY_BYTES:
             raise BrokenFile(line, TOO_LONG)
         return line, text
 

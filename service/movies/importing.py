@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 import orjson
 
 from service.database import transactions
-from service.database.query import Expected, Query
+from service.database.query import Expected, Query, Row
 from service.database.transactions import Transaction
 from service.errors import CatalogueError, Failure, Invalid, Malformed, OperatorError
 from service.movies.exporting import write_file
@@ -69,24 +69,26 @@ class ImportResult(NamedTuple):
         return f"{text}; the rejected rows are in {rejects}" if self.rejected else text
 
 
-class Chunk:
+Entry = tuple[FileRow, str]
+
+
+class ImportChunk:
     """Some rows of the file, in its order: valid ones are inserted, all others are rejects."""
 
     def __init__(self) -> None:
         self.read = 0  # rows
         self.bytes = 0
-        self.rows: list[FileRow] = []  # to be imported
-        self.movies: list[str] = []  # of these rows, as JSON
+        # The rows to be imported, each with its movie as JSON: the first ones that have their ids,
+        # and those that repeat an id of another one.
+        self._firsts: list[Entry] = []
+        self._repeats: list[Entry] = []
+        self._ids = set[object]()
         self.highest_id = 0
-        self.rejects: list[tuple[int, bytes]] = []  # number of the line, and what is written of it
+        self.rejects: list[tuple[int, bytes]] = []  # line number, and text for the file of rejects
         self.created = self.changed = self.equal = 0
 
     def add(self, row: FileRow, updated: set[int] | None) -> None:
-        """Validate a row.
-
-        `updated`: the external ids of an update so far, as hashes, which take less memory than the
-        texts; None: it is no update.
-        """
+        """Validate a row; `updated`: the external ids of an update as hashes, which are smaller."""
         self.read += 1
         self.bytes += row.size
         if row.movie is None:
@@ -108,8 +110,10 @@ class Chunk:
             reasons = [f"{field}: {detail}" for field, detail in failures]
             self._reject(row, reasons or [str(error)])
         else:
-            self.rows.append(row)
-            self.movies.append(orjson.dumps(movie).decode())  # orjson's bytes take 4 KB each
+            ids = {movie.get("id"), movie.get("external_id")} - {None}
+            entries = self._firsts if ids.isdisjoint(self._ids) else self._repeats
+            entries.append((row, orjson.dumps(movie).decode()))  # orjson's bytes take 4 KB each
+            self._ids |= ids
             self.highest_id = max(self.highest_id, movie.get("id", 0))
 
     def _reject(self, row: FileRow, reasons: list[str]) -> None:
@@ -125,25 +129,33 @@ class Chunk:
 
     def insert(self, transaction: Transaction, *, update: bool) -> None:
         """Insert the movies; reject the rows that the database refuses."""
-        if self.highest_id and not update:
+        if update:
+            counts = self._insert(transaction, "put_imported_movies", self._firsts)
+            self.created = sum(created for created, _ in counts)
+            self.changed = sum(changed for _, changed in counts)
+            self.equal = len(self._firsts) - self.created - self.changed
+            return
+        if self.highest_id:
             transaction.run("reserve_movie_ids", {"highest": self.highest_id})
-        if not update:
-            self._reject_taken(transaction)
-        query = "put_imported_movies" if update else "import_movies"
-        counts, refusals = transaction.insert(query, self.movies)
-        for index, reason in refusals:
-            self._reject(self.rows[index], [f"is refused by the database: {reason}"])
-        accepted = len(self.movies) - len(refusals)
-        self.created = sum(created for created, _ in counts) if update else accepted
-        self.changed = sum(changed for _, changed in counts) if update else 0
-        self.equal = accepted - self.created - self.changed
+        for entries in (self._firsts, self._repeats):
+            self._reject_taken(transaction, entries)
+            self._insert(transaction, "import_movies", entries)
+            self.created += len(entries)
 
-    def _reject_taken(self, transaction: Transaction) -> None:
+    def _insert(self, transaction: Transaction, query: str, entries: list[Entry]) -> list[Row]:
+        """Return what the query returned; the entries that it refused become rejects."""
+        counts, refusals = transaction.insert(query, [movie for _, movie in entries])
+        for index, reason in sorted(refusals, reverse=True):
+            row, _ = entries.pop(index)
+            self._reject(row, [f"is refused by the database: {reason}"])
+        return counts
+
+    def _reject_taken(self, transaction: Transaction, entries: list[Entry]) -> None:
         """Reject rows whose ids are taken; to find each by inserting takes 20 times as long."""
-        sent = {"movies": f"[{','.join(self.movies)}]"}
+        sent = {"movies": f"[{','.join(movie for _, movie in entries)}]"}
         for position, reasons in sorted(transaction.run("find_taken_movies", sent), reverse=True):
-            del self.movies[position]
-            self._reject(self.rows.pop(position), reasons)
+            row, _ = entries.pop(position)
+            self._reject(row, reasons)
 
 
 def import_rows(  # noqa: PLR0913 - its inputs and options
@@ -160,8 +172,8 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     """Import all rows, or none; with `allow_rejects`, all rows that are not rejected.
 
     `update`: change the movies that have the external ids of the rows. `dry_run`: roll back at the
-    end. `report` gets lines about the progress. An error or Ctrl-C before the commit leaves nothing
-    behind. Raises `OperatorError`.
+    end. `report` gets lines about the progress. An error or Ctrl-C before the commit changes
+    nothing. Raises `OperatorError`.
     """
     started = reported = time.monotonic()
     result = ImportResult()
@@ -194,21 +206,21 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     return result._replace(seconds=time.monotonic() - started)
 
 
-def _split_into_chunks(rows: Iterable[FileRow], *, update: bool) -> Iterator[Chunk]:
+def _split_into_chunks(rows: Iterable[FileRow], *, update: bool) -> Iterator[ImportChunk]:
     """Yield at least one chunk."""
     updated = set[int]() if update else None
-    chunk = Chunk()
+    chunk = ImportChunk()
     for row in rows:
         chunk.add(row, updated)
         if chunk.read >= MAX_CHUNK_ROWS or chunk.bytes >= MAX_CHUNK_BYTES:
             yield chunk
-            chunk = Chunk()
+            chunk = ImportChunk()
     yield chunk
 
 
 def _insert_chunks(
-    transaction: Transaction, chunks: Iterator[Chunk], *, update: bool
-) -> Iterator[Chunk]:
+    transaction: Transaction, chunks: Iterator[ImportChunk], *, update: bool
+) -> Iterator[ImportChunk]:
     """Insert each chunk in a thread and yield it; the next chunk is read meanwhile."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         chunk = next(chunks)
@@ -229,10 +241,7 @@ def _insert_chunks(
 
 @contextmanager
 def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that adds a line; the file exists only if a line was added.
-
-    The file of an earlier import is replaced or removed. Raises `OperatorError`.
-    """
+    """Yield a function that adds a line; a former file is replaced, or removed without lines."""
     stream: BinaryIO | None = None
     with ExitStack() as files:
 

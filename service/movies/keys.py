@@ -19,9 +19,10 @@ from service.database import clearing
 from service.database.caller import NOBODY, Caller
 from service.database.clearing import Expiry
 from service.database.query import Expected, Row
+from service.database.resource import REFUSALS, NothingWritten, Written
 from service.database.sharing import Rows, SharedStatements, join_payloads, list_callers
 from service.database.statements import Statements
-from service.database.store import REFUSALS, NothingWritten, Store, Written
+from service.database.store import Store
 from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
@@ -47,27 +48,26 @@ QUERIES: Mapping[str, Expected] = {
 EXPIRY = Expiry("clear_idempotency_keys")
 
 # Between tries, while another request uses the key; after the last try, the client gets a 409.
-RETRY_PAUSE_S = 0.05
+KEY_RETRY_S = 0.05
 RETRIES = 5
 # Each key takes a lock; all sessions together have 6400 by default (max_locks_per_transaction).
 MAX_KEYS_PER_STATEMENT = 32
-UNREADABLE = "only another release of the service can read what this Idempotency-Key created"
+FROM_OTHER_RELEASE = (
+    "only another release of the service can read what this Idempotency-Key created"
+)
 # In front of the keys of a batch and of its movies: a key that is sent contains no tab.
 BATCH_KEY = "batch\t"
 
 
-class Response(NamedTuple):
-    """The movies that a key created, as they were created.
-
-    `fingerprint`: of the earlier request that created them; None: this request did.
-    """
+class KeyResponse(NamedTuple):
+    """The movies that a key created; `fingerprint`: of the request that did, None: this one."""
 
     movies: list[Written[Movie]]
     fingerprint: str | None = None
 
 
-Run = Callable[[], Awaitable[Response | None]]
-Result = Response | CatalogueError
+KeyResult = KeyResponse | CatalogueError
+Attempt = Callable[[], Awaitable[KeyResponse | None]]
 
 
 class IdempotentCreates:
@@ -82,7 +82,7 @@ class IdempotentCreates:
         self._statements = statements
         self._requests = itertools.count()  # their numbers
         self._creates, self._responses = (
-            SharedStatements[Response](
+            SharedStatements[KeyResponse](
                 partial(self._run, query),
                 max_rows=MAX_KEYS_PER_STATEMENT,
                 is_repeatable=True,
@@ -92,13 +92,13 @@ class IdempotentCreates:
         )
         self._keys_in_use: set[str] = set()  # by creates of this process
 
-    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Result]:
+    async def _run(self, query: str, rows: Rows[KeyResponse]) -> dict[int, KeyResult]:
         payloads = {row.key: row.payload for row in rows}
         return await self._fetch(query, payloads, 1, list_callers(rows))
 
     async def _create_batch(
         self, request: int, payload: bytes, size: int, caller: Caller
-    ) -> Response | None:
+    ) -> KeyResponse | None:
         """Create a batch by a statement of its own: shared, it would delay single movies."""
         found = await self._fetch(CREATE, {request: payload}, size, [caller])
         result = found.get(request)
@@ -107,12 +107,8 @@ class IdempotentCreates:
         return result
 
     async def _fetch(
-        self,
-        query: str,
-        payloads: Mapping[int, bytes],
-        size: int,
-        callers: Sequence[Caller],
-    ) -> dict[int, Result]:
+        self, query: str, payloads: Mapping[int, bytes], size: int, callers: Sequence[Caller]
+    ) -> dict[int, KeyResult]:
         """Return the result of each request; `size`: how many movies each one has."""
         fetched = await self._statements.fetch(
             query,
@@ -127,13 +123,13 @@ class IdempotentCreates:
         self._statements.require_sent(query, [*found], payloads)
         return {request: self._read(query, size, each) for request, each in found.items()}
 
-    def _read(self, query: str, size: int, rows: Sequence[Row]) -> Result:
-        """Return what the rows of a request of so many movies say."""
+    def _read(self, query: str, size: int, rows: Sequence[Row]) -> KeyResult:
+        """Return the result of one request from its rows; `size`: movies sent."""
         # The response of a key may be that of another batch, of more or fewer movies.
         expected = size if query == CREATE else len(rows)
         if [row[2] for row in rows] != [*range(expected)]:
             return self._statements.report(query, "it returned other movies than were sent")
-        response = Response([Written("created", Movie._make(row[4:]), row[0]) for row in rows])
+        response = KeyResponse([Written("created", Movie._make(row[4:]), row[0]) for row in rows])
         if query == GET:
             return response._replace(fingerprint=rows[0][3])
         refusals = [
@@ -161,10 +157,7 @@ class IdempotentCreates:
     async def create_all(
         self, key: str | None, movies: Sequence[Mapping[str, object]], caller: Caller
     ) -> tuple[list[Written[Movie]], bool]:
-        """Create all movies of a batch in one statement, or none; otherwise as `create`.
-
-        Raises `NothingWritten` or `RuleBroken`.
-        """
+        """Create all movies of a batch in one statement, or none; otherwise as `create`."""
         if key is None:
             return await self._store.create_all(movies, caller), False
         return await self._create_once(f"{BATCH_KEY}{key}", movies, caller, is_batch=True)
@@ -187,7 +180,7 @@ class IdempotentCreates:
             "is_batch": is_batch,
             "movies": [{"position": position, **fields} for position, fields in enumerate(movies)],
         }
-        create: Run
+        create: Attempt
         if is_batch:
             create = partial(self._create_batch, request, orjson.dumps(sent), len(movies), caller)
         else:
@@ -195,18 +188,18 @@ class IdempotentCreates:
         get = partial(self._responses.submit, request, orjson.dumps(asked), caller)
         for attempt in range(1 + RETRIES):
             if attempt:
-                await asyncio.sleep(RETRY_PAUSE_S)
+                await asyncio.sleep(KEY_RETRY_S)
             if created := await self._create_if_unused(own_key, create):
                 return created.movies, False
             if first := await self._store.resender.send(get):
                 if first.fingerprint != fingerprint:
                     raise KeyReused
                 if any(each.item.id is None for each in first.movies):
-                    raise KeyInUse(UNREADABLE)
+                    raise KeyInUse(FROM_OTHER_RELEASE)
                 return first.movies, True
         raise KeyInUse("another request with this Idempotency-Key is still running")
 
-    async def _create_if_unused(self, key: str, create: Run) -> Response | None:
+    async def _create_if_unused(self, key: str, create: Attempt) -> KeyResponse | None:
         """Create; return None if the key is used, or another request uses it now.
 
         `_keys_in_use` finds other requests of this process. The key's lock in the database would

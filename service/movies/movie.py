@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import orjson
 
-from service.database.store import Resource
+from service.database.resource import Resource
 from service.errors import Malformed
 
 
@@ -37,10 +37,10 @@ COLUMNS = Movie._fields
 READ_ONLY = ("id", "version", "created_at", "updated_at")
 FIELDS = tuple(name for name in COLUMNS if name not in READ_ONLY)  # clients send these
 MOVIES = Resource(
-    "movie",
-    "movies",
-    Movie,
-    FIELDS,
+    noun="movie",
+    table="movies",
+    row=Movie,
+    fields=FIELDS,
     unique="external_id",
     own_tables=("movie_changes", "movie_feed", "search_words"),
 )
@@ -67,7 +67,7 @@ def movie_json(movie: Movie) -> dict[str, object]:
 
 
 def parse_movie(text: str) -> Movie:
-    """Return the movie of a row that PostgreSQL has written as JSON; what it lacks is null."""
+    """Return the movie of a row that PostgreSQL has written as JSON; missing columns are null."""
     row = orjson.loads(text)
     values = (row.get(name) for name in COLUMNS)
     kinds = zip(values, COLUMN_TYPES.values(), strict=True)

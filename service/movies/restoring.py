@@ -1,15 +1,18 @@
 """POST /v1/movies/{id}/restore: a deleted movie comes back as it was, from the feed of changes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 from aiohttp import web
 
 from service.database.caller import Caller
 from service.database.query import Expected
+from service.database.resending import MAX_LOSSES
+from service.database.resource import DROPPED, Written
 from service.database.statements import Statements
-from service.database.store import Store, Written
+from service.database.store import Store
 from service.errors import CatalogueError, Contended, NotFound, Problem, RuleBroken, Taken
 from service.movies.handlers import REPRESENTATION
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
@@ -31,7 +34,7 @@ QUERIES: Mapping[str, Expected] = {
         "restore a movie",
         writes=True,
         own_tables=MOVIES.own_tables,
-    ),
+    )
 }
 
 
@@ -44,7 +47,7 @@ class NotDeleted(CatalogueError):
 
 
 class NotKept(CatalogueError):
-    """The movie was deleted so long ago that the feed does not have it any more."""
+    """The feed no longer has the deleted movie."""
 
     problem = Problem("not-kept", "Movie not kept", 410)
     header_names = ("Catalogue-Position",)
@@ -70,13 +73,15 @@ class Restores:
         movie_id = parse_id(request)
         try:
             restored = await self.store.resender.send(
-                partial(self._restore, movie_id, request[CONTEXT].caller)
+                partial(self._restore, movie_id, request[CONTEXT].caller, count())
             )
-        except RuleBroken as error:  # what it refers to may be gone
+        except RuleBroken as error:  # a row that it refers to may be gone
             raise MOVIES.to_invalid(error) from error
         return REPRESENTATION.respond_changed(restored)
 
-    async def _restore(self, movie_id: int, caller: Caller) -> Written[Movie]:
+    async def _restore(
+        self, movie_id: int, caller: Caller, attempts: Iterator[int]
+    ) -> Written[Movie]:
         sent = {"id": str(movie_id)}
         (
             (transaction, is_on, is_there, owner, is_kept, was_used, *row),
@@ -94,8 +99,11 @@ class Restores:
             error = NoUndo()
         elif not is_kept:
             error = NotKept() if was_used else NotFound(MOVIES.noun)
+        elif (
+            next(attempts) < MAX_LOSSES
+        ):  # another session has just restored it, or its external id
+            error = Contended(f"other sessions restore movie {movie_id} in turn")
         else:
-            what = f"another session has just restored movie {movie_id}, or its external id"
-            error = Contended(what)
+            error = self.statements.report("restore_movie", DROPPED)
         error.transaction = transaction
         raise error

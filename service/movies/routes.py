@@ -18,13 +18,13 @@ from service.movies.restoring import Restores
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
 from service.web.describe import (
     BIGINT,
-    ID,
+    ID_PARAMETER,
     IDEMPOTENCY_KEY,
     IF_MODIFIED_SINCE,
     IF_NONE_MATCH,
     PRECONDITIONS,
     VALIDATORS,
-    Problem,
+    ProblemSchema,
     describe_body,
     describe_json,
     describe_page,
@@ -35,8 +35,7 @@ from service.web.describe import (
     parameter,
 )
 from service.web.problems import make_document
-from service.web.route import ID as ID_IN_PATH
-from service.web.route import Json, Operation, Route, Scope
+from service.web.route import ID_IN_PATH, Json, Operation, Route, Scope
 
 MOVIE_PATCH = MovieInput(partial=True)  # the body of PATCH
 MovieResponse = make_schema("MovieResponse", movie=Nested(MovieOutput))
@@ -67,7 +66,7 @@ BatchResult = make_schema(
     ("movie", "problem", "replayed"),
     status=field("what the request for this movie alone would respond", 201),
     movie=Nested(MovieOutput),
-    problem=Nested(Problem),
+    problem=Nested(ProblemSchema),
     replayed=field("true if an earlier request with the key created it", example=True),
 )
 MovieBatchResponse = make_schema(
@@ -126,8 +125,8 @@ CREATE_MOVIE = Operation(
     " when a response is lost: for 24 hours, the key gets the first response again.",
     _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
     (IDEMPOTENCY_KEY,),
-    WHOLE_MOVIE,
-    ("external-id-taken",),
+    body=WHOLE_MOVIE,
+    problems=("external-id-taken",),
     status=201,
 )
 _EXAMPLE = make_example(MovieOutput())
@@ -146,8 +145,8 @@ CREATE_MOVIES = Operation(
     " of the request.",
     _batch_response("The new movies.", "Idempotency-Replayed", movies=[_EXAMPLE]),
     (IDEMPOTENCY_KEY, PREFER),
-    _describe_batch("MovieBatch", CREATES, NEW_MOVIE, NEW_MOVIE),
-    ("external-id-taken",),
+    body=_describe_batch("MovieBatch", CREATES, NEW_MOVIE, NEW_MOVIE),
+    problems=("external-id-taken",),
     status=201,
     multi_status=EACH,
 )
@@ -160,7 +159,7 @@ PUT_MOVIES = Operation(
     " repeated without a key.",
     _batch_response("The results.", results=_RESULTS[:1]),
     (PREFER,),
-    _describe_batch("IdentifiedMovieBatch", PUTS, make_example(IDENTIFIED_MOVIE)),
+    body=_describe_batch("IdentifiedMovieBatch", PUTS, make_example(IDENTIFIED_MOVIE)),
     multi_status=EACH,
 )
 UPDATE_MOVIES = Operation(
@@ -171,8 +170,8 @@ UPDATE_MOVIES = Operation(
     " handling=lenient` as for POST.",
     _batch_response("The changed movies.", movies=[_EXAMPLE]),
     (PREFER,),
-    _describe_batch("MovieChangeBatch", CHANGES, _CHANGED | {"genres": ["drama"]}),
-    (*_CHANGE_PROBLEMS, "external-id-taken"),
+    body=_describe_batch("MovieChangeBatch", CHANGES, _CHANGED | {"genres": ["drama"]}),
+    problems=(*_CHANGE_PROBLEMS, "external-id-taken"),
     multi_status=EACH,
 )
 DELETE_MOVIES = Operation(
@@ -182,8 +181,8 @@ DELETE_MOVIES = Operation(
     " if it has that one. All or, with an error, none; `Prefer: handling=lenient` as for POST.",
     _batch_response("The deleted movies.", movies=[_EXAMPLE]),
     (PREFER,),
-    _describe_batch("MovieDeletionBatch", DELETIONS, _CHANGED),
-    _CHANGE_PROBLEMS,
+    body=_describe_batch("MovieDeletionBatch", DELETIONS, _CHANGED),
+    problems=_CHANGE_PROBLEMS,
     multi_status=EACH,
 )
 RESTORE_MOVIE = Operation(
@@ -192,7 +191,7 @@ RESTORE_MOVIE = Operation(
     "The movie comes back as it was, with its id and its `external_id`; its version is one more."
     " Deleted movies are kept as long as the feed of changes keeps their deletion.",
     _movie_response("The movie.", "Content-Location", *VALIDATORS, version=2),
-    (ID,),
+    (ID_PARAMETER,),
     problems=("not-deleted", "external-id-taken", "not-kept", "validation-failed"),
 )
 SHOW_MOVIE = Operation(
@@ -200,7 +199,7 @@ SHOW_MOVIE = Operation(
     "Show a movie",
     "Returns the movie with every change that was acknowledged before this request arrived.",
     _movie_response("The movie.", *VALIDATORS),
-    (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
+    (ID_PARAMETER, IF_NONE_MATCH, IF_MODIFIED_SINCE),
 )
 UPDATE_MOVIE = Operation(
     "update_movie",
@@ -208,9 +207,9 @@ UPDATE_MOVIE = Operation(
     "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once. A patch"
     " that changes nothing does not increase the version.",
     _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
-    (ID, *PRECONDITIONS),
-    PATCH,
-    ("external-id-taken",),
+    (ID_PARAMETER, *PRECONDITIONS),
+    body=PATCH,
+    problems=("external-id-taken",),
 )
 REPLACE_MOVIE = Operation(
     "replace_movie",
@@ -218,36 +217,36 @@ REPLACE_MOVIE = Operation(
     "Replaces the fields of an existing movie. An optional one that is missing stays, and null"
     " removes it. It does not create movies.",
     _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
-    (ID, *PRECONDITIONS),
-    WHOLE_MOVIE,
-    ("external-id-taken",),
+    (ID_PARAMETER, *PRECONDITIONS),
+    body=WHOLE_MOVIE,
+    problems=("external-id-taken",),
 )
 DELETE_MOVIE = Operation(
     "delete_movie",
     "Delete a movie",
     "Deletes the movie and returns it. Deleting it again is answered 404.",
     _movie_response("The deleted movie."),
-    (ID, *PRECONDITIONS),
+    (ID_PARAMETER, *PRECONDITIONS),
     problems=("validation-failed",),
 )
 
-ALL = "/v1/movies"
-BATCH = f"{ALL}/batch"
-ONE = f"{ALL}/{ID_IN_PATH}"
+MOVIES_PATH = "/v1/movies"
+BATCH_PATH = f"{MOVIES_PATH}/batch"
+MOVIE_PATH = f"{MOVIES_PATH}/{ID_IN_PATH}"
 
 
 def make_routes(movies: Movies, lists: Lists, batches: Batches, restores: Restores) -> list[Route]:
     """Return the routes."""
     return [
-        Route("GET", ALL, lists.list, Scope.READ, LIST_MOVIES, LIST_UNITS),
-        Route("POST", ALL, movies.create, Scope.WRITE, CREATE_MOVIE),
-        Route("POST", BATCH, batches.create, Scope.WRITE, CREATE_MOVIES),
-        Route("PUT", BATCH, batches.put, Scope.WRITE, PUT_MOVIES),
-        Route("PATCH", BATCH, batches.update, Scope.WRITE, UPDATE_MOVIES),
-        Route("POST", f"{BATCH}/delete", batches.delete, Scope.WRITE, DELETE_MOVIES),
-        Route("GET", ONE, movies.show, Scope.READ, SHOW_MOVIE),
-        Route("PATCH", ONE, movies.update, Scope.WRITE, UPDATE_MOVIE),
-        Route("PUT", ONE, movies.replace, Scope.WRITE, REPLACE_MOVIE),
-        Route("DELETE", ONE, movies.delete, Scope.WRITE, DELETE_MOVIE),
-        Route("POST", f"{ONE}/restore", restores.restore, Scope.WRITE, RESTORE_MOVIE),
+        Route("GET", MOVIES_PATH, lists.list, Scope.READ, LIST_MOVIES, LIST_UNITS),
+        Route("POST", MOVIES_PATH, movies.create, Scope.WRITE, CREATE_MOVIE),
+        Route("POST", BATCH_PATH, batches.create, Scope.WRITE, CREATE_MOVIES),
+        Route("PUT", BATCH_PATH, batches.put, Scope.WRITE, PUT_MOVIES),
+        Route("PATCH", BATCH_PATH, batches.update, Scope.WRITE, UPDATE_MOVIES),
+        Route("POST", f"{BATCH_PATH}/delete", batches.delete, Scope.WRITE, DELETE_MOVIES),
+        Route("GET", MOVIE_PATH, movies.show, Scope.READ, SHOW_MOVIE),
+        Route("PATCH", MOVIE_PATH, movies.update, Scope.WRITE, UPDATE_MOVIE),
+        Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE, REPLACE_MOVIE),
+        Route("DELETE", MOVIE_PATH, movies.delete, Scope.WRITE, DELETE_MOVIE),
+        Route("POST", f"{MOVIE_PATH}/restore", restores.restore, Scope.WRITE, RESTORE_MOVIE),
     ]

@@ -17,17 +17,14 @@ from service.errors import CatalogueError, OperatorError
 from service.movies.movie import READ_ONLY
 from service.movies.rules import MOVIE, MovieInput
 from service.text_files import START_BYTES, require_utf8
-from service.web.bodies import MAX_BYTES
+from service.web.bodies import MAX_BODY_BYTES
 from service.web.fields import MAX_NUMBER, JSONField, Values, load_fields
 
-TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
+TOO_LONG = f"the row must be at most {MAX_BODY_BYTES} bytes"
 
 
 class FileRow(NamedTuple):
-    """A row of the file, and its movie in the API's form, or the error of the row.
-
-    `movie` is None for a row that is left out: it does not match `--where`.
-    """
+    """A row of the file, and its movie or error; None: left out, as it does not match `--where`."""
 
     line: int
     given: object
@@ -66,10 +63,7 @@ def open_source(path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def convert_file_errors(name: str, problem: str) -> Iterator[None]:
-    """Raise an `OperatorError` if the file has this problem, such as `cannot be read`.
-
-    A pipe that nobody reads stays a `BrokenPipeError`.
-    """
+    """Turn file errors into an `OperatorError` with this text; `BrokenPipeError` stays."""
     try:
         yield
     except BrokenPipeError:
@@ -82,8 +76,8 @@ def convert_file_errors(name: str, problem: str) -> Iterator[None]:
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield number and bytes of each line; raises `BrokenFile` for one that is too long."""
     for number in count(1):
-        line = stream.readline(MAX_BYTES + 1)
-        if len(line) > MAX_BYTES:
+        line = stream.readline(MAX_BODY_BYTES + 1)
+        if len(line) > MAX_BODY_BYTES:
             raise BrokenFile(number, f"{TOO_LONG}, and end with LF")
         if not line:
             return
@@ -97,10 +91,10 @@ def read_record(row: Mapping[str, object], *, keep_read_only: bool = True) -> Va
     """
     if not keep_read_only:
         row = {name: row[name] for name in row if name not in MovieInput.read_only}
-    return load_fields(MOVIE if row.keys().isdisjoint(READ_ONLY) else RECORD, row)
+    return load_fields(MOVIE if row.keys().isdisjoint(READ_ONLY) else EXPORTED_MOVIE, row)
 
 
-def _parse_time(text: str) -> datetime:
+def _parse_timestamp(text: str) -> datetime:
     with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text)
         if time.tzinfo:
@@ -108,7 +102,7 @@ def _parse_time(text: str) -> datetime:
     raise ValueError('must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
 
 
-class Record(MovieInput):
+class ExportedMovie(MovieInput):
     """A movie as an export writes it: with the fields that clients do not send."""
 
     read_only = ()
@@ -116,9 +110,9 @@ class Record(MovieInput):
     id = JSONField(int, "an integer", Range(1, MAX_NUMBER, error="must be {min} to {max}"))
     version = JSONField(int, "an integer", Range(1, MAX_INTEGER, error="must be {min} to {max}"))
     created_at = updated_at = JSONField(
-        str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_time
+        str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_timestamp
     )
     etag = JSONField(str, "a string", optional=True)  # of a stream; not used
 
 
-RECORD = Record()
+EXPORTED_MOVIE = ExportedMovie()

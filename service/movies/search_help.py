@@ -1,7 +1,4 @@
-"""What helps to search further: suggested movies, and facets.
-
-Decided in docs/decisions/0017-suggest-searches.md.
-"""
+"""Suggested movies, and facets: docs/decisions/0017-suggest-searches.md."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,10 +31,7 @@ class SearchHelp:
         self._fetch = statements.fetch
 
     async def suggest(self, wanted: Filter, callers: Sequence[Caller]) -> list[Movie]:
-        """Return up to five movies that match the other filters, the closest titles first.
-
-        The list is empty if the query takes too long, or without a database.
-        """
+        """Return up to five movies, the closest titles first; none if it is slow or fails."""
         sent = filter_parameter(wanted.as_json())
         try:
             rows = await self._fetch("suggest_movies", sent, expects_timeout=True, callers=callers)
@@ -48,10 +42,7 @@ class SearchHelp:
     async def count_facets(
         self, wanted: Filter, facets: Sequence[str], callers: Sequence[Caller]
     ) -> tuple[Counted, dict[str, Any]]:
-        """Return what is counted of the list, and its facets as clients see them.
-
-        Genres by their number of movies, decades and half hours in their order.
-        """
+        """Return the count, and the facets: genres by their movies, ranges by their start."""
         sent = {"facets": ",".join(facets), "most": EXACT_TOTAL}
         rows = await self._fetch(
             "count_facets", sent | filter_parameter(wanted.as_json()), callers=callers

@@ -12,7 +12,7 @@ from service.errors import Malformed, quote
 from service.movies.movie import COLUMN_TYPES, COLUMNS, FIELDS, split_genres
 from service.movies.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 from service.movies.rules import OPTIONAL
-from service.web.bodies import MAX_BYTES
+from service.web.bodies import MAX_BODY_BYTES
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 LONE_CR = "CR without LF: end lines with LF or CR LF, and quote cells with CR"
@@ -54,7 +54,9 @@ def read_csv(
             values = {
                 field: _parse_cell(field, cells[index])
                 for field, index in fields
-                if is_wanted and cells[index] != empty
+                if is_wanted
+                and cells[index] != empty
+                and (field != "external_id" or cells[index].strip())
             }
         except Malformed as error:
             yield FileRow(line, given, error, size)
@@ -65,10 +67,7 @@ def read_csv(
 
 
 def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
-    r"""Yield the rows of title.basics.tsv: split by tabs, without quotes; `\N` is an empty cell.
-
-    Their external ids are like `imdb:tt0034583`.
-    """
+    """Yield the rows of title.basics.tsv, which has no quotes; ids are like `imdb:tt0034583`."""
     columns = {"title": "primaryTitle", "year": "startYear", "runtime": "runtimeMinutes"}
     columns["external_id"] = "tconst"
     form: dict[str, Any] = {"empty": "\\N", "delimiter": "\t", "quoting": csv.QUOTE_NONE}
@@ -82,10 +81,7 @@ Record = tuple[int, list[str], int]  # line, cells, and size in bytes
 
 
 def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
-    """Split a file into records, with parameters of Python's csv module.
-
-    Skips blank lines, and rows of empty cells, as spreadsheets write them.
-    """
+    """Split a CSV into records; skip blank lines, and the empty rows of spreadsheets."""
     first = 1  # line of the record
     size = 0
 
@@ -93,11 +89,11 @@ def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
         nonlocal size
         for _, line in read_lines(stream):
             size += len(line)
-            if size > MAX_BYTES:
+            if size > MAX_BODY_BYTES:
                 raise BrokenFile(first, f"{TOO_LONG}; is a closing quote missing?")
             yield line.decode("utf-8", "surrogateescape")
 
-    csv.field_size_limit(MAX_BYTES)
+    csv.field_size_limit(MAX_BODY_BYTES)
     reader = csv.reader(decode_lines(), strict=True, **form)
     try:
         for cells in reader:

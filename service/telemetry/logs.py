@@ -24,9 +24,8 @@ from service.config import Log
 
 MAX_LINES = 4096  # about 1 MB
 COLLECT_S = 0.02  # between the wake-ups of the thread; each costs the event loop some us
-RETRY_S = 0.5  # after an error
+WRITE_RETRY_S = 0.5  # after an error
 EXIT_WAIT_S = 1.0
-JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 log = structlog.get_logger()
 
@@ -95,7 +94,7 @@ def _write(lines: bytes) -> None:
         try:
             lines = lines[os.write(sys.stdout.fileno(), lines) :]
         except (OSError, ValueError, AttributeError):  # the last two: stdout was closed
-            time.sleep(RETRY_S)
+            time.sleep(WRITE_RETRY_S)
 
 
 @cache
@@ -153,7 +152,7 @@ def log_start_failure(error: Exception) -> None:
 def encode_line(fields: MutableMapping[str, Any]) -> bytes:
     """Encode the fields of a line as JSON; accepts values of any type."""
     try:
-        return orjson.dumps(fields, default=str, option=JSON_OPTIONS)
+        return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)
     except TypeError:  # a huge integer, a lone surrogate
         return json.dumps(fields, default=str, skipkeys=True).encode()
 

@@ -67,10 +67,7 @@ class OfStatement(NamedTuple):
 
 
 class Metrics:
-    """The metrics of a process; without `is_enabled`, nothing is counted.
-
-    `folder`: of the files that the processes share; None: there is only this process.
-    """
+    """The metrics of a process; `folder`: of the files that several processes share, if any."""
 
     def __init__(self, *, is_enabled: bool, folder: Path | None = None) -> None:
         hide_creation_times()  # type: ignore[no-untyped-call]
@@ -164,7 +161,7 @@ class Metrics:
     def count_response(
         self, method: str, route: str | None, status: int, seconds: float, refusal: Refusal | None
     ) -> None:
-        """Count a response, which took so many `seconds`; `refusal`: of a 503."""
+        """Count a response that took `seconds`; `refusal`: of a 503."""
         known = method if method in METHODS else "other"  # clients invent some
         self._get_response(known, route or "none", status).observe(seconds)
         if refusal:

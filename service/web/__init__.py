@@ -1,1 +1,1 @@
-"""All that speaks HTTP."""
+"""HTTP for any resource."""

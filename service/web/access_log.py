@@ -35,10 +35,7 @@ class AccessLog(AbstractAccessLogger):
                 self._lines = get_lines()
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        """Report a response; `time`: seconds since the request began.
-
-        aiohttp calls it when the response was sent, or its client has gone.
-        """
+        """Report a response that was sent, or whose client has gone; `time`: seconds it took."""
         context = request[CONTEXT]
         if self._metrics.is_enabled:
             self._metrics.count_response(
@@ -56,9 +53,7 @@ class AccessLog(AbstractAccessLogger):
             else:
                 log.info("request", **line)
             return
-        line["event"] = "request"
-        line["level"] = level
-        line["timestamp"] = datetime.now(UTC)
+        line |= {"event": "request", "level": level, "timestamp": datetime.now(UTC)}
         try:
             text = orjson.dumps(line, option=LINE_OPTIONS)
         except TypeError:  # a path that is not UTF-8

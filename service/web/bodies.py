@@ -16,7 +16,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable, quote
 from service.web.context import ClientGone
 
-MAX_BYTES = 1_048_576  # of a request body or an imported row
+MAX_BODY_BYTES = 1_048_576  # of a request body or an imported row
 SMALL_BYTES = 65_536  # of a body that is read at once
 # Of all larger bodies that are arriving: the clients of 4,000 connections could send 4 GB.
 MAX_LARGE_BYTES = 64 * 1024 * 1024
@@ -31,8 +31,8 @@ WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 FORM_START = re.compile(rb'\s*(--|[^\s"{}]+=)')
 A_FORM = "the body is a form ({}); expected one JSON object (application/json)"
-UNREADABLE = "the body is not what its Content-Encoding or Transfer-Encoding says"
-TOO_LARGE = f"the body must be at most {MAX_BYTES} bytes"
+UNREADABLE_BODY = "the body is not what its Content-Encoding or Transfer-Encoding says"
+TOO_LARGE = f"the body must be at most {MAX_BODY_BYTES} bytes"
 
 
 class BodyReader:
@@ -43,10 +43,7 @@ class BodyReader:
         self._large_bytes = 0  # of the larger bodies that are arriving
 
     async def read_object(self, request: web.Request) -> dict[str, object]:
-        """Return the JSON object in the body.
-
-        Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` beyond `MAX_LARGE_BYTES`.
-        """
+        """Return the JSON object; `Malformed`, `BodyTimedOut`, `ClientGone` or `Unavailable`."""
         content = request.content
         try:
             if content.is_eof() and content.total_bytes <= SMALL_BYTES:
@@ -55,7 +52,7 @@ class BodyReader:
                 async with asyncio.timeout(self._timeout):
                     sent = await self._read(request)
         except web.RequestPayloadError as error:
-            raise Malformed(UNREADABLE) from error
+            raise Malformed(UNREADABLE_BODY) from error
         except TimeoutError as error:
             raise BodyTimedOut from error
         except ConnectionError as error:
@@ -72,7 +69,7 @@ class BodyReader:
     async def _read(self, request: web.Request) -> bytes:
         if request.transport is None:  # aiohttp's reader would raise a RuntimeError, here a 500
             raise ClientGone
-        if (request.content_length or 0) > MAX_BYTES:
+        if (request.content_length or 0) > MAX_BODY_BYTES:
             raise Malformed(TOO_LARGE)
         if hdrs.EXPECT in request.headers and request.version >= HttpVersion11:  # RFC 9110, 10.1.1
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -80,7 +77,7 @@ class BodyReader:
         try:
             async for chunk in request.content.iter_any():
                 body += chunk
-                if len(body) > MAX_BYTES:
+                if len(body) > MAX_BODY_BYTES:
                     raise Malformed(TOO_LARGE)
                 if len(body) > SMALL_BYTES:
                     self._large_bytes += len(body) - counted
@@ -101,13 +98,13 @@ def _decompress(body: bytes, coding: str) -> bytes:
         raise Malformed(f"the Content-Encoding {quote(coding)} is unknown; expected one of {known}")
     decompressor = zlib.decompressobj(WBITS[coding])
     try:
-        decompressed = decompressor.decompress(body, MAX_BYTES + 1)
+        decompressed = decompressor.decompress(body, MAX_BODY_BYTES + 1)
     except zlib.error as error:
-        raise Malformed(UNREADABLE) from error
-    if len(decompressed) > MAX_BYTES:
+        raise Malformed(UNREADABLE_BODY) from error
+    if len(decompressed) > MAX_BODY_BYTES:
         raise Malformed(TOO_LARGE)
     if not decompressor.eof or decompressor.unused_data:  # cut short, or followed by more
-        raise Malformed(UNREADABLE)
+        raise Malformed(UNREADABLE_BODY)
     return decompressed
 
 

@@ -35,7 +35,7 @@ def _get_example(field: Field[Any]) -> Any:
     return field.metadata.get("examples", [None])[0]
 
 
-class Response(Schema):
+class ResponseSchema(Schema):
     """The base of schemas of responses: later versions may add fields."""
 
     class Meta:  # noqa: D106 - marshmallow's
@@ -49,7 +49,7 @@ def make_schema(
     copies = {name: copy(field) for name, field in fields.items()}
     for name, field in copies.items():
         field.required = name not in optional
-    return Response.from_dict(copies, name=title)
+    return ResponseSchema.from_dict(copies, name=title)
 
 
 def field(description: str, example: Any, **shape: Any) -> Field[Any]:
@@ -125,7 +125,7 @@ def describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
 
 ETAGS = rf"^([ \t]*\*[ \t]*|{ENTITY_TAGS.pattern})$"
 ID_SHAPE = {"type": "integer", **BIGINT, "maximum": MAX_BIGINT, "examples": [7]}
-ID = parameter("id", "path", "The id, in digits.", **ID_SHAPE)
+ID_PARAMETER = parameter("id", "path", "The id, in digits.", **ID_SHAPE)
 IF_NONE_MATCH = parameter(
     "If-None-Match", "header", "The `ETag` that you have; 304 if it is current.", pattern=ETAGS
 )
@@ -153,7 +153,7 @@ FieldError = make_schema(
     parameter=field("the query parameter, instead of a pointer", "year"),
     detail=field("what is expected", "must not be in the future"),
 )
-Problem = make_schema(
+ProblemSchema = make_schema(
     "Problem",
     ("errors",),
     type=field("a link to the description of the problem", f"{REFERENCE}#validation-failed"),

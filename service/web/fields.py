@@ -1,7 +1,7 @@
 """The objects in bodies and files: marshmallow schemas with fields of exactly one JSON type each.
 
-A message that is `Unreadable` is of a value that cannot be read (400); any other one is of a broken
-rule (422). An error has all messages; if both kinds are among them, it is a 400.
+An `Unreadable` message is about a value that cannot be read (400), any other about a broken rule
+(422). An error has all messages; with both kinds, it is a 400.
 """
 
 import re

@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from service.database import MAX_BIGINT, MAX_INTEGER
-from service.database.store import ALWAYS, Condition
+from service.database.resource import ALWAYS, Condition
 from service.errors import BadRequest, MalformedHeader, PreconditionRequired, WrongKey, quote
 
 # RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). What follows a tag matches in one way

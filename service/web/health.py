@@ -21,7 +21,7 @@ from service.web.middleware import RequestCycle
 from service.web.responses import Content, LargeResponse, json_response
 from service.web.route import Operation, Route, Scope
 
-PATH = "/v1/healthcheck"
+HEALTH_PATH = "/v1/healthcheck"
 READY_INTERVAL_S = 15.0  # as often as ops/prometheus.yml asks
 SystemInfo = make_schema(
     "SystemInfo",
@@ -83,7 +83,7 @@ class Health:
 
 
 class MetricsPage:
-    """The handler of /metrics; with a `token`, for those who send it (RFC 6750, 3)."""
+    """The handler of /metrics; with a `token`, requests must send it (RFC 6750, 3)."""
 
     def __init__(self, metrics: Metrics, token: str = "") -> None:
         self._metrics = metrics
@@ -113,6 +113,6 @@ class MetricsPage:
 def make_routes(health: Health) -> list[Route]:
     """Return the routes."""
     return [
-        Route("GET", PATH, health.show, Scope.NONE, SHOW_HEALTH),
-        Route("GET", f"{PATH}/ready", health.ready, Scope.NONE, SHOW_READINESS),
+        Route("GET", HEALTH_PATH, health.show, Scope.NONE, SHOW_HEALTH),
+        Route("GET", f"{HEALTH_PATH}/ready", health.ready, Scope.NONE, SHOW_READINESS),
     ]

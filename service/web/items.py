@@ -1,7 +1,4 @@
-"""The handlers of single items of a resource: each parses the request, calls the store, responds.
-
-They raise errors; the middleware turns these into responses.
-"""
+"""The handlers of single items: each parses the request, calls the store, and responds."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,21 +9,16 @@ from wsgiref.handlers import format_date_time
 
 from aiohttp import web
 
-from service.database.store import Change, Condition, Resource, Store, Written
+from service.database.resource import Condition, ItemChange, Resource, Written
+from service.database.store import Store
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
 from service.web.fields import JSONObject, Values, load_fields
 from service.web.headers import POSITION, parse_preconditions
 from service.web.query_strings import parse_id, reject_query_string
-from service.web.responses import (
-    JSON_HEADERS,
-    DirectResponse,
-    json_response,
-    make_not_modified,
-)
+from service.web.responses import JSON_HEADERS, DirectResponse, json_response, make_not_modified
 
 Item = TypeVar("Item")
-Json = dict[str, object]
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -41,7 +33,7 @@ class Representation(Generic[Item]):
     resource: Resource[Item]
     path: str
     fields: JSONObject
-    to_json: Callable[[Item], Json]
+    to_json: Callable[[Item], dict[str, object]]
     tag: re.Pattern[str]
 
     @cached_property
@@ -49,7 +41,7 @@ class Representation(Generic[Item]):
         """The fields that may be missing."""
         return tuple(name for name, field in self.fields.fields.items() if not field.required)
 
-    def make_headers(self, item: Any, content: Json) -> dict[str, str]:
+    def make_headers(self, item: Any, content: dict[str, object]) -> dict[str, str]:
         """Return the headers of a response with this item; caches must revalidate it."""
         return {
             "Content-Type": "application/json",
@@ -96,8 +88,7 @@ class Items(Generic[Item]):
 
     async def read_new(self, request: web.Request) -> Values:
         """Return the fields of the item that is to be created."""
-        if request.rel_url.raw_query_string:
-            reject_query_string(request)
+        reject_query_string(request)
         return load_fields(self.kind.fields, await self.bodies.read_object(request))
 
     async def show(self, request: web.Request) -> web.StreamResponse:
@@ -120,7 +111,7 @@ class Items(Generic[Item]):
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the item: 200 and the item as it was."""
         item_id = parse_id(request)
-        change = Change(item_id, None, self._parse_condition(request, item_id))
+        change = ItemChange(item_id, None, self._parse_condition(request, item_id))
         _, item, transaction = await self.store.change(change, request[CONTEXT].caller)
         headers = {**JSON_HEADERS, POSITION: f"{transaction}"}
         return json_response({self.kind.resource.noun: self.kind.to_json(item)}, headers)
@@ -131,7 +122,7 @@ class Items(Generic[Item]):
         item_id = parse_id(request)
         body = await self.bodies.read_object(request)
         fields = load_fields(self.kind.fields, body, partial=partial)
-        change = Change(item_id, fields, self._parse_condition(request, item_id))
+        change = ItemChange(item_id, fields, self._parse_condition(request, item_id))
         return self.kind.respond_changed(await self.store.change(change, request[CONTEXT].caller))
 
     def _parse_condition(self, request: web.Request, item_id: int) -> Condition:

@@ -17,7 +17,7 @@ from marshmallow import Schema
 
 from service import __version__
 from service.web.context import WELL_FORMED_ID
-from service.web.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
+from service.web.describe import IF_NONE_MATCH, STRING, ProblemSchema, parameter, response
 from service.web.headers import POSITIONS
 from service.web.problems import CONTENT_TYPE, find_problems, make_document
 from service.web.route import Json, Operation, Route, Scope
@@ -25,7 +25,7 @@ from service.web.route import Json, Operation, Route, Scope
 DESCRIPTION = """\
 A catalogue of movies over JSON and HTTP. Every error is a problem (RFC 9457); its `type` links to \
 what happened and how to fix it. `HEAD` works wherever `GET` works, and `OPTIONS` everywhere."""
-TOKEN = "token"  # noqa: S105 - the name of the security scheme
+TOKEN_SCHEME = "token"  # noqa: S105 - the name of the security scheme
 SECURITY_SCHEME = {
     "type": "http",
     "scheme": "bearer",
@@ -70,12 +70,12 @@ HEADERS = {
     "Content-Location": _header("The path of what is in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep it; for lists, the operator decides."),
 }
-REQUEST_ID = parameter(
+REQUEST_ID_PARAMETER = parameter(
     "X-Request-Id",
     "header",
     f"Returned in the response and logged if it matches `{WELL_FORMED_ID.pattern}`.",
 )
-POSITION = parameter(
+POSITION_PARAMETER = parameter(
     "Catalogue-Position",
     "header",
     "That of a write: the response shows at least that write. Several count as the highest.",
@@ -114,13 +114,15 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
         tags=[{"name": name, "description": TAGS[name]} for name in tags],
         plugins=[MarshmallowPlugin(schema_name_resolver=_name_schema)],
     )
-    spec.components.security_scheme(TOKEN, SECURITY_SCHEME)
-    spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
+    spec.components.security_scheme(TOKEN_SCHEME, SECURITY_SCHEME)
+    spec.components.parameter(
+        REQUEST_ID_PARAMETER["name"], REQUEST_ID_PARAMETER["in"], REQUEST_ID_PARAMETER
+    )
     for name, header in HEADERS.items():
         spec.components.header(name, header)
     for route, operation in operations:
         path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
-        described = _describe(spec, route, operation, anonymous)
+        described = _describe_route(spec, route, operation, anonymous)
         spec.path(path, operations={route.method.lower(): described})
     return dict(spec.to_dict())
 
@@ -132,7 +134,7 @@ def _name_schema(schema: Schema | type[Schema]) -> str:
     return f"{kind.__name__.removesuffix('Input')}Patch" if is_patch else kind.__name__
 
 
-def _describe(spec: APISpec, route: Route, operation: Operation, anonymous: Scope) -> Json:
+def _describe_route(spec: APISpec, route: Route, operation: Operation, anonymous: Scope) -> Json:
     """Return the Operation Object; the components that it names are in the document."""
     scope = route.scope
     responses = {operation.status: operation.response}
@@ -144,7 +146,7 @@ def _describe(spec: APISpec, route: Route, operation: Operation, anonymous: Scop
         for status, each in responses.items():
             responses[status] = each | {"headers": each["headers"] | position}
         problems += ("forbidden", "origin-not-allowed")  # every client may read
-    parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
+    shared = (POSITION_PARAMETER,) if scope is Scope.READ else ()
     for each in operation.parameters:
         problems += PARAMETER_PROBLEMS.get(each["name"], ())
         problems += ("not-found",) if each["in"] == "path" else ()
@@ -153,14 +155,14 @@ def _describe(spec: APISpec, route: Route, operation: Operation, anonymous: Scop
     security: list[Json] = []
     if scope:
         # Alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or none.
-        security = [{TOKEN: [scope.name.lower()]}, *([{}] if scope <= anonymous else [])]
+        security = [{TOKEN_SCHEME: [scope.name.lower()]}, *([{}] if scope <= anonymous else [])]
         problems += SCOPE_PROBLEMS
     return {
         "tags": [operation.tag],
         "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.description,
-        "parameters": [*parameters, REQUEST_ID["name"]],
+        "parameters": [*operation.parameters, *shared, "X-Request-Id"],
         "security": security,
         "responses": {**responses, **_add_problems(spec, problems + COMMON_PROBLEMS)},
         **({"requestBody": operation.body} if operation.body else {}),
@@ -168,10 +170,7 @@ def _describe(spec: APISpec, route: Route, operation: Operation, anonymous: Scop
 
 
 def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
-    """Return the component of each status, and add it to the document if it is not there yet.
-
-    Its name has the slugs of its problems, separated by dots.
-    """
+    """Return the component of each status, and add it if it is new; its name has the slugs."""
     known = find_problems()
     kinds = [known[slug] for slug in sorted(set(slugs))]
     names = {}
@@ -189,7 +188,7 @@ def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
             described = response(
                 ", or ".join(each.problem.title for each in same),
                 tuple(chain.from_iterable(each.header_names for each in same)),
-                {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
+                {CONTENT_TYPE: {"schema": ProblemSchema, "examples": examples}},
             )
             spec.components.response(names[status], described)
     return names

@@ -82,10 +82,7 @@ class OtherListError(ValueError):
 
 
 def encode_cursor(key: SortKey, total: int, terms: str, *, backwards: bool) -> str:
-    """Make the cursor of the page after the key, or before it if `backwards`.
-
-    `terms`: filters and sort order; the cursor is only valid with these.
-    """
+    """Make the cursor of the page after (`backwards`: before) the key, for these terms only."""
     digest = hashlib.blake2b(terms.encode(), digest_size=DIGEST_BYTES).digest()
     return seal(digest + orjson.dumps([backwards, total, *key]))
 
@@ -118,10 +115,7 @@ def decode_cursor(cursor: str, terms: str, kind: type, maximum: int) -> Place:
 
 
 def parse_place(values: Values, terms: str, kind: type, maximum: int) -> Place:
-    """Return the place of the parameters; `WrongParameters`.
-
-    `terms`: of the list; `kind`: of the sort value, up to `maximum`.
-    """
+    """Return the place; `terms`: of the list; `kind`: of the sort value, up to `maximum`."""
     page, page_size = values.get("page"), values.get("page_size", DEFAULT_PAGE_SIZE)
     if page and "cursor" in values:
         raise WrongParameters([Failure("cursor", "must not be combined with page")])

@@ -28,9 +28,7 @@ REFERENCE = "/v1/docs"  # the page has a section for every slug
 CONTENT_TYPE = "application/problem+json"
 
 
-def find_problems(
-    kind: type[CatalogueError] = CatalogueError,
-) -> dict[str, type[CatalogueError]]:
+def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, type[CatalogueError]]:
     """Return the first class of each problem, by slug."""
     found = {kind.problem.slug: kind}
     for each in kind.__subclasses__():

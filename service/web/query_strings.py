@@ -22,7 +22,7 @@ from service.web.fields import MAX_LISTED, Values
 MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
-NO_PARAMETERS = Schema()
+EMPTY_QUERY = Schema()
 MAX_RANGES = 10
 RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
 RANGES = re.compile(rf"{RANGE}(,{RANGE}){{0,{MAX_RANGES - 1}}}")
@@ -159,13 +159,12 @@ def list_parameters(schema: Schema) -> Mapping[str, QueryParameter]:
 def reject_query_string(request: web.Request) -> None:
     """Raise `WrongParameters` if there is a query string, on paths without parameters."""
     if query := request.rel_url.raw_query_string:
-        parse_query(query, NO_PARAMETERS)
+        parse_query(query, EMPTY_QUERY)
 
 
 def parse_id(request: web.Request) -> int:
     """Return the id in the path; `HTTPNotFound`, or `WrongParameters` for a query string."""
-    if request.rel_url.raw_query_string:
-        reject_query_string(request)
+    reject_query_string(request)
     found = int(request.match_info["id"])
     if found > MAX_BIGINT:
         raise web.HTTPNotFound  # as for every path without an id

@@ -33,7 +33,7 @@ from service.web.responses import (
 )
 from service.web.route import Json, Operation, Route, Scope
 
-FOLDER = Path(__file__).parent / "reference_page"
+PAGE_FOLDER = Path(__file__).parent / "reference_page"
 DOCS = Path(__file__).parents[2] / "docs"
 PROBLEMS = "problems"  # the document to whose sections the types of problems lead
 DOCUMENTS = tuple(f"clients/{name}.md" for name in ("quick-start", "guides", "contract", PROBLEMS))
@@ -41,7 +41,7 @@ STEMS = {Path(name).stem for name in DOCUMENTS}
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 LINK = Template('<li><a href="#$id"><span>$title</span></a></li>')
 # The files that the page loads, and the clients to copy, with their Content-Type.
-FILES = {
+PAGE_FILES = {
     "reference.css": "text/css; charset=utf-8",
     "reference.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml; charset=utf-8",
@@ -53,7 +53,7 @@ PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    )
 }
 INDEX = {"api": "/v1/movies", "reference": "/v1/docs", "openapi": "/v1/openapi.json"}
 Index = make_schema(
@@ -62,8 +62,8 @@ Index = make_schema(
     reference=field("the path of the reference page", INDEX["reference"]),
     openapi=field("the path of the OpenAPI document", INDEX["openapi"]),
 )
-FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
-FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
+FILE = parameter("file", "path", "The name of the file.", enum=sorted(PAGE_FILES))
+FILE_TYPES = [kind.partition(";")[0] for kind in PAGE_FILES.values()]
 DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 SHOW_INDEX = Operation(
     "show_index",
@@ -104,10 +104,7 @@ async def show_index(_: web.Request) -> web.StreamResponse:
 
 
 class Reference:
-    """The handlers of /v1/openapi.json and /v1/docs.
-
-    `make_document`: returns the document. Raises `OperatorError` if a file of the page is missing.
-    """
+    """The handlers of /v1/openapi.json and /v1/docs; `OperatorError` if a file is missing."""
 
     def __init__(self, make_document: Callable[[], Json]) -> None:
         self._files, self._page = _read_contents()
@@ -150,9 +147,9 @@ def _read_contents() -> tuple[dict[str, Content], Content]:
     """Return the files by name, and the page."""
     try:
         files = {
-            path.name: make_content(path.read_bytes(), FILES[path.name])
-            for path in (*FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
-            if path.name in FILES
+            path.name: make_content(path.read_bytes(), PAGE_FILES[path.name])
+            for path in (*PAGE_FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
+            if path.name in PAGE_FILES
         }
         return files, make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
     except OSError as error:  # a deployment without docs/ or clients/
@@ -162,7 +159,8 @@ def _read_contents() -> tuple[dict[str, Content], Content]:
 def _render_page() -> bytes:
     """Return the page; the documents are on it without JavaScript."""
     page, document = (
-        Template((FOLDER / f"{name}.html").read_text("utf-8")) for name in ("reference", "document")
+        Template((PAGE_FOLDER / f"{name}.html").read_text("utf-8"))
+        for name in ("reference", "document")
     )
     documents = [render_document(name) for name in DOCUMENTS]
     return page.substitute(

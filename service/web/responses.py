@@ -93,7 +93,7 @@ class Content:
         return zlib.compress(self.body, wbits=GZIP_WBITS)
 
 
-NOTHING = Content(b"", {})
+EMPTY = Content(b"", {})
 
 
 class LargeResponse(DirectResponse):
@@ -104,16 +104,13 @@ class LargeResponse(DirectResponse):
         self._content = content
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Compress the body, unless it was, and send it.
-
-        The response to HEAD is compressed, too, so that it has the headers of GET.
-        """
+        """Compress the body, unless it was, and send it; for HEAD, too, for the headers of GET."""
         accepted = request.headers.getall(hdrs.ACCEPT_ENCODING, ())
         if accepted and len(self.body) >= MIN_BYTES and prefers_gzip(",".join(accepted)):
             self.body = self._content.gzipped
             self.own_headers = {**self.own_headers, "Content-Encoding": "gzip"}
         await super().prepare(request)
-        self._content = NOTHING  # as DirectResponse frees its body
+        self._content = EMPTY  # as DirectResponse frees its body
 
 
 def encode_json(payload: Mapping[str, object]) -> bytes:
@@ -131,10 +128,7 @@ def json_response(
 def make_content(
     body: bytes, media_type: str = "application/json", headers: Mapping[str, str] | None = None
 ) -> Content:
-    """Return the body of a resource without a version: its entity tag is a digest of the body.
-
-    The tag is weak, because the response may be compressed or not.
-    """
+    """Return a body with its digest as entity tag; weak, because it may be compressed or not."""
     digest = hashlib.blake2b(body, digest_size=16).hexdigest()
     fields = {"ETag": f'W/"{digest}"', "Cache-Control": "no-cache", "Content-Type": media_type}
     return Content(body, fields | dict(headers or {}))

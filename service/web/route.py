@@ -10,7 +10,7 @@ from service.database.caller import Caller
 
 # The id in a path. No leading zeros, so that an item has one path; `\d` would match digits of other
 # scripts.
-ID = "{id:[1-9][0-9]{0,18}}"
+ID_IN_PATH = "{id:[1-9][0-9]{0,18}}"
 
 
 class Scope(IntEnum):
@@ -26,10 +26,7 @@ Json = dict[str, Any]
 
 
 class Operation(NamedTuple):
-    """The description of one route in the document; texts have code in backticks.
-
-    What its route says is not repeated here: its path, method and scope.
-    """
+    """A route in the document, without its path, method and scope; code is in backticks."""
 
     name: str  # the operationId, unique: client generators name methods after it
     summary: str
@@ -65,10 +62,7 @@ class Access(Protocol):
         """Whether every request without a token may use the route."""
 
     async def identify(self, request: web.Request, caller: Caller) -> tuple[Caller, Scope]:
-        """Return the caller with the client whose token was sent, and the scope of the caller.
-
-        Raises a `CatalogueError` if the token is wrong.
-        """
+        """Return the caller with its client, and its scope; `CatalogueError` for a wrong token."""
 
     async def require(
         self, request: web.Request, route: Route, caller: Caller, scope: Scope

@@ -25,14 +25,14 @@ BACKLOG = 2048  # connections that may wait to be accepted; further clients retr
 RESERVED_FILES = 128  # besides connections: log, event loop, listening sockets, DNS lookups
 UNREAD_MAX_MS = 30_000  # for a client to read what was sent
 LINGERING_S = 2.0  # for the rest of a body that was refused
-# At a stop, connections have so long for one more response, which says that the connection ends.
+# At a stop, each connection has this time for a last response, which says that it ends.
 LAST_RESPONSE_S = 1.0
 DRAIN_CHECK_S = 0.02
 FULL_LOG_S = 10.0  # between two lines in the log about too many connections
 OPERATIONS_APP = web.AppKey("operations", web.Application)
 
 
-class Connection(web.RequestHandler):
+class ClientConnection(web.RequestHandler):
     """Answers invalid HTTP with a problem document; ends at once if there are too many."""
 
     def __init__(self, runner: "Runner", server: web.Server) -> None:
@@ -121,7 +121,7 @@ class Runner(web.AppRunner):
             await self._operations.setup()
             await self._operations.listen(for_operators)
         assert self.server, "set up before"  # noqa: S101 - for mypy
-        make_connection = partial(Connection, self, self.server)
+        make_connection = partial(ClientConnection, self, self.server)
         for each in sockets:
             if each.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
                 # Connections inherit it: the kernel ends one whose client does not read.

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg2
@@ -28,7 +29,7 @@ from service.changes import handlers as web_changes
 from service.changes import waiting as waiting_changes
 from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor, make_expiry
 from service.changes.handlers import decode_change, encode_change
-from service.changes.waiting import Waiting, divide_page
+from service.changes.waiting import LongPolls, divide_page
 from service.database import clearing
 from service.database.clearing import Clearing
 from service.database.migrations import session as migration_session
@@ -340,7 +341,7 @@ async def test_a_request_waits_for_a_change(
     client: Client, database: str, monkeypatch: Patch
 ) -> None:
     """It is answered when the change is committed, not before."""
-    monkeypatch.setattr(waiting_changes, "POLL_S", 0.01)
+    monkeypatch.setattr(waiting_changes, "POLL_PAUSE_S", 0.01)
     sent = watch_polls(monkeypatch)
     after = await find_end(client)
     with hold(database, ADD) as other:
@@ -424,7 +425,7 @@ async def test_a_wait_that_begins_during_a_poll_misses_nothing(
         return rows
 
     monkeypatch.setattr(statements, "fetch", fetch_slowly)
-    waiting = Waiting(Feed(statements, statements))
+    waiting = LongPolls(Feed(statements, statements))
     first = asyncio.create_task(waiting.wait(later, 30))
     await has_read.wait()
     second = asyncio.create_task(waiting.wait(earlier, 30))
@@ -449,9 +450,24 @@ def test_a_page_that_lacks_changes_expires_only_the_first_cursor() -> None:
     loop.close()
 
 
+async def test_each_request_that_waits_gets_the_changes_after_its_cursor() -> None:
+    """Not that of its cursor once more; if there are none, it goes on waiting."""
+    changes: Any = [SimpleNamespace(cursor=FeedCursor("a", 7, change)) for change in (1, 2, 3)]
+    page = ChangePage(changes, FeedCursor("a", 8, 0), datetime.now(UTC))
+    places = (5, 0), (7, 1), (7, 3)
+    answers = [asyncio.get_running_loop().create_future() for _ in places]
+
+    cursors = {each: FeedCursor("a", *place) for each, place in zip(answers, places, strict=True)}
+    found: dict[Any, Any] = {**divide_page(page, cursors)}
+
+    assert [found[each].changes if each in found else None for each in answers] == [
+        *(changes, changes[1:], None)
+    ]
+
+
 async def test_too_many_waiting_requests_are_refused(client: Client, monkeypatch: Patch) -> None:
     """With 503, at once."""
-    monkeypatch.setattr(waiting_changes, "MAX_WAITING", 0)
+    monkeypatch.setattr(waiting_changes, "MAX_WAITERS", 0)
 
     response = await client.get(PATH, params={"after": await find_end(client), "wait": "20"})
 
@@ -460,7 +476,7 @@ async def test_too_many_waiting_requests_are_refused(client: Client, monkeypatch
 
 async def test_a_client_that_is_gone_waits_no_longer(client: Client, monkeypatch: Patch) -> None:
     """So it takes no place from others."""
-    monkeypatch.setattr(waiting_changes, "MAX_WAITING", 1)
+    monkeypatch.setattr(waiting_changes, "MAX_WAITERS", 1)
     monkeypatch.setattr(web_changes, "STOP_CHECK_S", 0.05)
     sent = watch_polls(monkeypatch)
     after = await find_end(client)
@@ -487,7 +503,7 @@ async def test_a_wait_fails_with_its_database(
     client: Client, database: str, maintain: Callable[[str], None], monkeypatch: Patch
 ) -> None:
     """With 503, so that the client tries again."""
-    monkeypatch.setattr(waiting_changes, "POLL_S", 0.01)
+    monkeypatch.setattr(waiting_changes, "POLL_PAUSE_S", 0.01)
     sent = watch_polls(monkeypatch)
     after = await find_end(client)
     waiting = asyncio.create_task(client.get(PATH, params={"after": after, "wait": "20"}))

@@ -25,7 +25,7 @@ from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files
 from service.database.query import Query
-from service.database.query_testing import CALLS, Call, Rows, Values, compare, run_tests
+from service.database.query_testing import CALLS, Call, Placeholders, ResultRows, compare, run_tests
 from service.errors import Contended, FileError
 from service.movies.movie import FIELDS
 
@@ -53,7 +53,7 @@ FOUND = {
     ],
     "put_movies": [
         ("when not n.replace then", "when false then"),
-        (") is distinct from (f.", ") is not distinct from (f."),
+        (") is distinct from (p.", ") is not distinct from (p."),
         ("n.external_id is null then 'created'", "n.external_id is null then 'locked'"),
         ("where a.outcome in ('taken', 'locked')", "where false"),
         ("where g.outcome = 'created'", ""),
@@ -109,7 +109,7 @@ FOUND = {
         ("(coalesce(r.place, 1) - 1)", "coalesce(r.place, 1)"),
     ],
     "clear_idempotency_keys": [
-        ("order by k.expires_at\n", ""),
+        ("order by k.expires_at\n", "order by k.expires_at desc\n"),
         ("k.expires_at <= now()", "k.expires_at > now()"),
         ("<= now()", "<= now() + interval '1 hour'"),
         ("limit coalesce(:at_most, 0)", "limit coalesce(:at_most, 0) + 9"),
@@ -337,7 +337,7 @@ def test_each_query_has_ten_seconds_or_its_own_timeout(settings: Callable[..., C
     """The machine may be busy, and a count of genres takes long."""
     timeouts = {}
 
-    def judge(call: Call, query: Query, rows: Rows, values: Values) -> None:
+    def judge(call: Call, query: Query, rows: ResultRows, values: Placeholders) -> None:
         timeouts[query.name] = query.timeout
         compare(call, query, rows, values)
 
@@ -402,6 +402,15 @@ def test_a_rule_that_refuses_all_samples_is_named(
 
     assert all(report.startswith("not tested: ") for report in reports)
     assert all('constraint "movies_year_known"' in report for report in reports)
+
+
+def test_the_feed_may_have_cleared_changes(
+    settings: Callable[..., Config], execute: Execute
+) -> None:
+    """As every feed after `keep_days`."""
+    execute("update movie_feed set cleared_to = '1'")
+
+    assert run_tests(settings(), LOADED, print)
 
 
 def test_the_feed_may_be_off(settings: Callable[..., Config], execute: Execute) -> None:

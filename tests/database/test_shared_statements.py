@@ -9,7 +9,7 @@ import pytest
 from support import Patch, until
 
 from service.database import sharing
-from service.database.sharing import MAX_BYTES, SLOW_S, Rows, SharedStatements, count_rows
+from service.database.sharing import MAX_PAYLOAD_BYTES, SLOW_S, Rows, SharedStatements, count_rows
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ async def hold(
         ([], 9, False, 0),
         # Up to 10 rows, here.
         ([1] * 30, 0, False, 10),
-        # Up to `MAX_BYTES`, or one row that has more.
-        ([MAX_BYTES - 1, 1, 1], 3, False, 2),
-        ([MAX_BYTES, 1], 2, False, 1),
-        ([MAX_BYTES + 1, 1], 2, False, 1),
+        # Up to `MAX_PAYLOAD_BYTES`, or one row that has more.
+        ([MAX_PAYLOAD_BYTES - 1, 1, 1], 3, False, 2),
+        ([MAX_PAYLOAD_BYTES, 1], 2, False, 1),
+        ([MAX_PAYLOAD_BYTES + 1, 1], 2, False, 1),
         # All rows with one result.
         ([1] * 9, 0, True, 9),
         ([1] * 11, 0, True, 10),

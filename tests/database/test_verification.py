@@ -497,6 +497,15 @@ RESORTED_ALL = (
             UNANALYZED,
         ),
         (f"{ADD_MANY}; update pg_class set reltuples = 20000 where relname = 'movies'", UNANALYZED),
+        *(
+            (f"alter table {change}", f"column {name}")
+            for change, name in (
+                ("movies add own text not null", "own of movies"),
+                ("movie_changes alter changed_at drop default", "changed_at of movie_changes"),
+                ("movie_changes alter id drop identity", "id of movie_changes"),
+                ("idempotency_keys alter expires_at drop default", "expires_at of idempotency_k"),
+            )
+        ),
         (f"{ADD}; alter table movies alter id restart", BEHIND_IDS),
         (f"{ADD_CLIENT}; alter table clients alter id restart", BEHIND_CLIENTS),
         *(
@@ -586,6 +595,7 @@ def test_queries_refuses_what_the_schema_lacks(
         f"{ACT} zzzz before insert on movies for each row execute function act()",
         f"{BEHIND}; alter table movies disable trigger zzzz",
         "create index a on movies (version); alter table movies add unique (title)",
+        "alter table movies add own text not null default 'x'",
     ],
 )
 async def test_what_is_no_fault_of_the_schema(
@@ -804,8 +814,9 @@ async def test_a_mistake_is_refused_however_slow_the_database_is(
 
 async def test_it_does_not_wait_for_an_import(connection: aiopg.Connection, database: str) -> None:
     """A service may start during one that takes hours."""
-    keys = ("put_imported_movies", "reserve_movie_ids")
-    locks = [f"pg_advisory_xact_lock(hashtextextended('{key}', 0))" for key in keys]
+    text = (ROOT / "queries" / "transfer.sql").read_text()
+    locks = re.findall(r"pg_advisory_xact_lock\(hashtextextended\('\w+', \d\)\)", text)
+    assert len(locks) == 2  # for ids, and for an update
     with hold(database, f"select {', '.join(locks)}"):
         assert await verify_database(connection, VERSIONS, LOADED)
 

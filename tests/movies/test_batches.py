@@ -1,4 +1,4 @@
-"""GET /v1/movies?id=1,2,3 and POST /v1/movies/batch: several movies in one request."""
+"""Several movies in one request: GET /v1/movies?id=1,2,3, /v1/movies/batch and its deletions."""
 
 import asyncio
 import json
@@ -6,9 +6,19 @@ import time
 from typing import Any
 
 import pytest
+from batches import BAD_YEAR, BATCH, DELETE, LENIENT, name, send_batch, titles
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, Logs, Patch, add_client, add_movies, add_trigger, bearer, hold, until
+from support import (
+    Execute,
+    Logs,
+    Patch,
+    add_movies,
+    add_trigger,
+    hold,
+    movie_tag,
+    until,
+)
 from wire import exchange
 
 from service.database import MAX_BIGINT
@@ -19,29 +29,9 @@ from service.movies.movie import FIELDS
 from service.movies.rules import MIN_YEAR, MOVIE
 from service.web.fields import load_fields
 
-BATCH = "/v1/movies/batch"
+PATCHES = ("PATCH", BATCH), ("POST", DELETE)
 COUNT = "select count(*) from movies"
-LENIENT = {"Prefer": "handling=lenient"}
-BAD_YEAR = {**MOANA, "year": 1800}
 TOO_EARLY = f"must be {MIN_YEAR} or later"
-
-
-def name(*titles: str) -> list[dict[str, Any]]:
-    """Return movies with these titles."""
-    return [{**MOANA, "title": title} for title in titles]
-
-
-async def post_batch(client: Client, movies: Any, **headers: str) -> tuple[int, Any, bytes]:
-    """POST a batch; return status, parsed body and body. `idempotency_key` and such: headers."""
-    named = {key.replace("_", "-"): value for key, value in headers.items()}
-    response = await client.post(BATCH, json={"movies": movies}, headers=named)
-    body = await response.read()
-    return response.status, json.loads(body), body
-
-
-def titles(movies: list[dict[str, Any]]) -> list[str]:
-    """Return the titles of movies."""
-    return [movie["title"] for movie in movies]
 
 
 def errors(problem: dict[str, Any]) -> dict[str, str]:
@@ -176,7 +166,7 @@ async def test_every_mistake_of_a_batch_is_reported(client: Client, execute: Exe
     """With its movie, and nothing is created; 422 if all movies can be read."""
     sent = [MOANA, {**MOANA, "year": 1800, "genres": ["a", "a"]}, MOANA, {"title": ""}]
 
-    status, problem, _ = await post_batch(client, sent)
+    status, problem, _ = await send_batch(client, sent)
 
     assert (status, problem["type"]) == (422, "/v1/docs#validation-failed")
     assert problem["detail"] == "the request breaks a rule of the catalogue; see errors"
@@ -215,8 +205,8 @@ async def test_a_batch_that_cannot_be_read_is_a_400_with_every_mistake(client: C
 
 async def test_the_detail_of_a_400_names_the_movie(client: Client) -> None:
     """The first one that cannot be read."""
-    _, one, _ = await post_batch(client, [MOANA, {**MOANA, "year": "1"}])
-    _, more, _ = await post_batch(client, [BAD_YEAR, {**MOANA, "year": "1", "genres": 2}])
+    _, one, _ = await send_batch(client, [MOANA, {**MOANA, "year": "1"}])
+    _, more, _ = await send_batch(client, [BAD_YEAR, {**MOANA, "year": "1", "genres": 2}])
 
     expected = 'movies/1: "year" must be an integer, found a string'
     assert one["detail"] == expected
@@ -246,7 +236,7 @@ async def test_a_batch_reports_at_most_500_mistakes(
     """At least one of each movie; otherwise the response to a small body could have megabytes."""
     sent = [{**MOANA, "genres": [" "] * 100}] * 49 + [BAD_YEAR]
 
-    _, answer, body = await post_batch(client, sent, **headers)
+    _, answer, body = await send_batch(client, sent, **headers)
 
     problems = [result["problem"] for result in answer.get("results", [{"problem": answer}])]
     reported = [error["pointer"] for problem in problems for error in problem["errors"]]
@@ -277,7 +267,7 @@ async def test_other_requests_have_their_turn_between_the_movies_of_batches(
     monkeypatch.setattr(batches, "load_fields", load)
     monkeypatch.setattr(batches, "SLICE_S", 0)
     counting = asyncio.create_task(count_turns())
-    await asyncio.gather(*(post_batch(client, [BAD_YEAR] * 20, **headers) for _ in range(3)))
+    await asyncio.gather(*(send_batch(client, [BAD_YEAR] * 20, **headers) for _ in range(3)))
     counting.cancel()
 
     assert len(turns) == len(set(turns)) == 60
@@ -306,7 +296,7 @@ async def test_a_rule_of_the_database_fails_the_whole_batch(
     sent = [MOANA, {**MOANA, "year": 1999}]
 
     for headers in ({}, {"idempotency_key": "a"}):
-        status, problem, _ = await post_batch(client, sent, **headers)
+        status, problem, _ = await send_batch(client, sent, **headers)
         assert status == 422
         assert errors(problem) == {"#/movies": "breaks the rule movies_year_no_1999"}
     assert execute(COUNT) == [(0,)]
@@ -319,7 +309,7 @@ async def test_a_batch_waits_for_a_locked_table(
     """As a single create does, until `statement_timeout`: no other request shares its statement."""
     waits = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
     with hold(database, "lock table movies in share mode") as other:
-        sent = asyncio.create_task(post_batch(client, [MOANA] * 2))
+        sent = asyncio.create_task(send_batch(client, [MOANA] * 2))
         await until(lambda: asyncio.to_thread(execute, waits))
         # Longer than the lock_timeout of shared statements.
         with pytest.raises(TimeoutError):
@@ -337,7 +327,7 @@ async def test_a_trigger_that_drops_a_movie_is_an_error(
     add_trigger(execute, "return case when new.year <> 2000 then new end;")
 
     for headers in ({}, {"idempotency_key": "a"}):
-        status, _, _ = await post_batch(client, [MOANA, {**MOANA, "year": 2000}], **headers)
+        status, _, _ = await send_batch(client, [MOANA, {**MOANA, "year": 2000}], **headers)
         assert status == 500
     failed = [line["query"] for line in logs if line["event"] == "statement failed"]
     assert failed == ["create_movies", "create_movies_once"]
@@ -435,7 +425,7 @@ async def test_failures_of_the_service_are_results_of_their_movies(
     monkeypatch.setattr(Store, "create", fail)
 
     with capture_logs() as logged:
-        status, body, raw = await post_batch(client, name("a", "bug", "busy", "b"), **LENIENT)
+        status, body, raw = await send_batch(client, name("a", "bug", "busy", "b"), **LENIENT)
     for title in ("busy", "in use"):
         repeatable = await client.post(BATCH, json={"movies": name("a", title)}, headers=LENIENT)
         assert repeatable.headers["Retry-After"] == "1", title
@@ -451,100 +441,134 @@ async def test_failures_of_the_service_are_results_of_their_movies(
     assert (line["status"], line["reason"]) == (207, "secret")
 
 
-async def test_a_repeated_batch_gets_the_first_response(start: Start, execute: Execute) -> None:
-    """Byte for byte, on any process, also after the movies were changed and deleted."""
-    client, other = await start(), await start()
-    sent = name("é", "b", *map(str, range(20)))
+# Changes and deletions.
 
-    first = await post_batch(client, sent, idempotency_key="a")
-    await client.patch("/v1/movies/1", json={"title": "x"})
-    await client.delete("/v1/movies/2")
-    response = await other.post(BATCH, json={"movies": sent}, headers={"Idempotency-Key": '"a"'})
 
-    assert first[0] == 201
-    assert titles(first[1]["movies"]) == titles(sent)
-    assert (response.status, await response.read()) == (201, first[2])
-    assert response.headers["Idempotency-Replayed"] == "true"
-    assert execute("select key, jsonb_array_length(response) from idempotency_keys") == [
-        ("batch\ta", 22)
+async def test_a_batch_changes_all_movies(client: Client, execute: Execute) -> None:
+    """Each only as it says; the response has them in the order of the request."""
+    add_movies(execute, "a", "b", "c")
+    entries = [
+        {"id": 3, "etag": movie_tag(1, 3), "genres": ["y"]},
+        {"id": 1, "year": 2001},
+        {"id": 2},
     ]
-    assert execute("select last_value from movies_id_seq") == [(22,)]
 
+    status, body, _ = await send_batch(client, entries, "PATCH", BATCH)
 
-async def test_only_the_same_batch_is_a_repeat(client: Client, execute: Execute) -> None:
-    """Another order, another number or a single movie is not; a single create has other keys."""
-    sent = name("a", "b")
-    first = await post_batch(client, sent, idempotency_key="k")
-    others = [sent[::-1], sent[:1], [*sent, MOANA]]
-
-    reused = [await post_batch(client, other, idempotency_key="k") for other in others]
-    single = await client.post("/v1/movies", json=sent[0], headers={"Idempotency-Key": "k"})
-    again = await post_batch(client, sent, idempotency_key="k")
-
-    for status, problem, _ in reused:
-        assert (status, problem["type"]) == (422, "/v1/docs#idempotency-key-reused")
-    assert (single.status, "Idempotency-Replayed" in single.headers) == (201, False)
-    assert again == first
-    assert execute(COUNT) == [(3,)]
-
-
-async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
-    start: Start, execute: Execute, database: str
-) -> None:
-    """On any process; afterwards it gets the response."""
-    clients = [await start(), await start()]
-    waits = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
-    with hold(database, "lock table movies in share mode") as other:
-        first = asyncio.create_task(post_batch(clients[0], [MOANA] * 2, idempotency_key="a"))
-        await until(lambda: asyncio.to_thread(execute, waits))
-        repeat = await post_batch(clients[0], [MOANA] * 2, idempotency_key="a")
-        other.rollback()
-        created = await first
-
-    assert (repeat[0], repeat[1]["type"]) == (409, "/v1/docs#idempotency-key-in-use")
-    assert created[0] == 201
-    assert await post_batch(clients[1], [MOANA] * 2, idempotency_key="a") == created
-    assert execute(COUNT) == [(2,)]
-
-
-async def test_a_repeated_lenient_batch_goes_on_where_it_stopped(
-    client: Client, execute: Execute
-) -> None:
-    """Movies that exist are replayed, the others are created, another movie at a place is a 422."""
-    headers = {**LENIENT, "idempotency_key": "k"}
-    first = await post_batch(client, [*name("a", "b"), BAD_YEAR], **headers)
-    execute("delete from idempotency_keys where key = 'batch\tk\t1'")  # as if it had stopped there
-
-    status, body, _ = await post_batch(client, [*name("a", "b", "c"), MOANA], **headers)
-    _, other, _ = await post_batch(client, name("x"), **headers)
-
-    assert [result["status"] for result in first[1]["results"]] == [201, 201, 422]
-    assert status == 207
-    assert [each["status"] for each in body["results"]] == [201] * 4
-    assert [result.get("replayed") for result in body["results"]] == [True, None, None, None]
-    assert body["results"][0]["movie"] == first[1]["results"][0]["movie"]
-    assert other["results"][0]["problem"]["type"] == "/v1/docs#idempotency-key-reused"
-    assert execute("select key from idempotency_keys order by key") == [
-        (f"batch\tk\t{place}",) for place in range(4)
+    assert status == 200
+    assert [(m["id"], m["year"], m["genres"], m["version"]) for m in body["movies"]] == [
+        (3, 2000, ["y"], 2),
+        (1, 2001, ["x"], 2),
+        (2, 2000, ["x"], 1),
+    ]
+    assert [m["etag"] for m in body["movies"]] == [
+        movie_tag(version, movie_id) for movie_id, version in ((3, 2), (1, 2), (2, 1))
     ]
 
 
-async def test_keys_of_batches_never_meet_those_of_other_clients(
-    start: Start, execute: Execute
+async def test_a_batch_deletes_all_movies(client: Client, execute: Execute) -> None:
+    """The response has them as they were."""
+    add_movies(execute, "a", "b", "c")
+    status, body, _ = await send_batch(
+        client, [{"id": 3, "etag": movie_tag(1, 3)}, {"id": 1}], "POST", DELETE
+    )
+    assert (status, [movie["title"] for movie in body["movies"]]) == (200, ["c", "a"])
+    assert execute("select title from movies") == [("b",)]
+
+
+@pytest.mark.parametrize(("method", "path"), PATCHES)
+async def test_one_that_fails_stops_all(
+    client: Client, execute: Execute, method: str, path: str
 ) -> None:
-    """A lenient batch without a token whose key is the id of a client; keys of two clients."""
+    """The errors name each entry that fails; the status is the first one's."""
+    add_movies(execute, "a", "b", "c")
+    change = {"genres": ["y"]} if method == "PATCH" else {}
+    entries = [
+        {"id": 1, **change},
+        {"id": 2, "etag": movie_tag(9, 2), **change},
+        {"id": 99, **change},
+        {"id": 3, "etag": movie_tag(1, 1), **change},  # of another movie
+    ]
+
+    status, problem, _ = await send_batch(client, entries, method, path)
+    lenient, body, _ = await send_batch(client, entries, method, path, **LENIENT)
+
+    assert (status, problem["type"]) == (412, "/v1/docs#precondition-failed")
+    assert [error["pointer"] for error in problem["errors"]] == [
+        *("#/movies/1", "#/movies/2", "#/movies/3")
+    ]
+    assert (lenient, [each["status"] for each in body["results"]]) == (207, [200, 412, 404, 412])
+    left = {"PATCH": [("a", 2), ("b", 1), ("c", 1)], "POST": [("b", 1), ("c", 1)]}
+    assert execute("select title, version from movies order by id") == left[method]
+
+
+WRONG: list[tuple[list[dict[str, Any]], int, str]] = [
+    ([{"id": 1}, {"id": 2}, {"id": 1}], 422, "#/movies/2/id"),
+    ([{"id": 0}], 422, "#/movies/0/id"),
+    ([{"id": "1"}], 400, "#/movies/0/id"),
+    ([{}], 422, "#/movies/0/id"),
+    ([{"id": 1, "etag": "1-1"}], 400, "#/movies/0/etag"),
+    ([{"id": 1, "etag": f'"{99 * "1"}"'}], 400, "#/movies/0/etag"),
+    ([{"id": 1, "etag": None}], 400, "#/movies/0/etag"),
+    ([{"id": MAX_BIGINT}], 404, "#/movies/0"),
+    ([{"id": 10**18}], 404, "#/movies/0"),
+    ([{"id": MAX_BIGINT + 1}], 400, "#/movies/0/id"),
+    ([{"id": -MAX_BIGINT}], 422, "#/movies/0/id"),
+    ([{"id": 1, "version": 1}], 400, "#/movies/0/version"),
+    ([], 422, "#/movies"),
+    ([{"id": n} for n in range(1, 102)], 422, "#/movies"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), PATCHES)
+async def test_a_wrong_batch_is_refused(
+    client: Client, execute: Execute, method: str, path: str
+) -> None:
+    """With the place of its mistake."""
+    add_movies(execute, "a", "b")
+    for entries, status, pointer in WRONG:
+        found, problem, _ = await send_batch(client, entries, method, path)
+        assert (found, problem["errors"][0]["pointer"]) == (status, pointer)
+    assert execute("select count(*) from movies where version = 1") == [(2,)]
+
+
+async def test_a_rule_of_the_database_stops_all(client: Client, execute: Execute) -> None:
+    """PostgreSQL does not say which movie it refuses."""
+    add_movies(execute, "a", "b")
+    execute("alter table movies add constraint movies_year_known check (year < 2010)")
+    entries = [{"id": 1, "year": 2005}, {"id": 2, "year": 2015}]
+    status, problem, _ = await send_batch(client, entries, "PATCH", BATCH)
+    assert (status, problem["errors"][0]["pointer"]) == (422, "#/movies")
+    assert execute("select count(*) from movies where version = 1") == [(2,)]
+
+
+@pytest.mark.parametrize(("method", "path"), PATCHES)
+async def test_a_batch_waits_for_locked_movies(
+    start: Start, database: str, execute: Execute, method: str, path: str
+) -> None:
+    """Then it sees the change of the other session: its etag is an old one."""
     client = await start()
-    token = bearer(add_client(execute, "write"))
-    await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "0", **token})
+    add_movies(execute, "a", "b")
+    entries = [{"id": 1, "etag": movie_tag(1, 1)}, {"id": 2}]
+    with hold(database, "update movies set year = 2001 where id = 1") as other:
+        waiting = asyncio.create_task(send_batch(client, entries, method, path))
+        for _ in range(3):
+            await client.get("/v1/movies/2")  # other requests go on
+        assert not waiting.done()
+        other.commit()
 
-    _, body, _ = await post_batch(client, [MOANA], idempotency_key="1", **LENIENT)
-    await post_batch(client, [MOANA], idempotency_key="1", **token)
-    await post_batch(client, [MOANA], idempotency_key="1", **token, **LENIENT)
+    status, problem, _ = await waiting
 
-    assert "replayed" not in body["results"][0]
-    assert execute("select key from idempotency_keys order by key") == [
-        ("1\t0",),
-        ("1\tbatch\t1",),
-        ("1\tbatch\t1\t0",),
-        ("batch\t1\t0",),
-    ]
+    assert (status, problem["errors"][0]["pointer"]) == (412, "#/movies/0")
+    assert execute("select title, year from movies order by id") == [("a", 2001), ("b", 2000)]
+
+
+async def test_a_deployment_may_require_etags(start: Start, execute: Execute) -> None:
+    """As it requires If-Match of single changes; a put needs none."""
+    client = await start(server__require_if_match=True)
+    add_movies(execute, "a")
+    for method, path in PATCHES:
+        status, problem, _ = await send_batch(client, [{"id": 1}], method, path)
+        assert (status, problem["type"]) == (428, "/v1/docs#precondition-required")
+    movie = {"title": "a", "year": 2000, "runtime": "1 mins", "genres": ["x"], "external_id": "a"}
+    assert (await send_batch(client, [movie], "PUT", BATCH))[0] == 200

@@ -44,6 +44,22 @@ async def put(client: Client, *movies: dict[str, Any], **headers: str) -> list[A
     ]
 
 
+async def test_a_column_of_a_dba_may_have_a_type_without_null(
+    client: Client, execute: Execute
+) -> None:
+    """It has a default, so that no request needs to know it."""
+    execute("create domain stars as integer not null; alter table movies add own stars default 3")
+    keyed = {"Idempotency-Key": "a"}
+
+    statuses = [
+        (await send(client, "POST", MOVIES, named("a:1")))[0],
+        (await send(client, "PUT", BATCH, {"movies": [named("a:1", year=1999), named("a:2")]}))[0],
+        *[(await send(client, "POST", MOVIES, named("a:3"), **keyed))[0] for _ in range(2)],
+    ]
+
+    assert statuses == [201, 200, 201, 201]
+
+
 async def test_a_wrong_external_id_is_a_422_everywhere(client: Client) -> None:
     """It names the field and the rule; tests/movie_examples.py has what else is wrong."""
     add = await send(client, "POST", MOVIES, MOANA)

@@ -15,7 +15,7 @@ from service.movies import formats
 from service.movies.formats import READ_BYTES, read_array
 from service.movies.movie import OUTPUT_FORMS, split_genres
 from service.movies.rows import TOO_LONG, FileRow, open_source
-from service.web.bodies import MAX_BYTES
+from service.web.bodies import MAX_BODY_BYTES
 
 Read = Callable[..., list[FileRow]]
 TEXT = json.dumps(MOANA)
@@ -177,7 +177,7 @@ def test_escapes_are_read_as_in_ndjson(read: Read, title: str) -> None:
         (f"[{TEXT}]\n[{TEXT}]", 2, "expected nothing after its end"),
         ('[{"a": 01}]', 1, "expecting ',' delimiter"),
         ('[{"a": ' + 10_000 * "[" + 10_000 * "]" + "}", 1, "nested too deep"),
-        ('[\n{"title": "x' + "y" * 2 * MAX_BYTES, 2, f"unterminated string, or {TOO_LONG}"),
+        ('[\n{"title": "x' + "y" * 2 * MAX_BODY_BYTES, 2, f"unterminated string, or {TOO_LONG}"),
     ],
     ids=range(12),
 )
@@ -193,7 +193,7 @@ def test_an_invalid_array_stops_the_import(read: Read, text: str, line: int, pro
 @pytest.mark.parametrize("kind", ["ndjson", "json", "csv", "imdb"])
 def test_a_row_that_is_too_long_stops_the_import(read: Read, kind: str) -> None:
     """A row has at most 1 MiB, in every format."""
-    row = json.dumps({"title": "x" * MAX_BYTES})
+    row = json.dumps({"title": "x" * MAX_BODY_BYTES})
     start = {"ndjson": "\n", "json": "[\n", "csv": CSV, "imdb": IMDB}[kind]
 
     with pytest.raises(OperatorError, match=f"movies:2: {TOO_LONG}"):
@@ -240,7 +240,7 @@ def test_columns_of_other_names_and_only_some_rows(read: Read) -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ('"a' + "\nb,2001,1,c" * (MAX_BYTES // 8), f"{TOO_LONG}; is a closing quote missing?"),
+        ('"a' + "\nb,2001,1,c" * (MAX_BODY_BYTES // 8), f"{TOO_LONG}; is a closing quote missing?"),
         ('"a,2001,1,b', "the row is not CSV: unexpected end of data"),
         ('"a "b" c\nd",2001,1,b', "the row is not CSV: ',' expected after '\"'"),
         ('a\rb,"c\nd",1,b', f"the row is not CSV: {LONE_CR}"),
@@ -318,13 +318,16 @@ def test_genres_in_one_cell() -> None:
 
 def test_external_ids_lose_the_blanks_at_their_ends_in_tables_only(read: Read) -> None:
     """As years, runtimes and genres do: spreadsheets pad cells; JSON is exact."""
-    (in_csv,) = read("external_id,title,year,runtime,genres\n a:1\u00a0, A ,1999,1,x\n", "csv")
+    head = "external_id,title,year,runtime,genres\n"
+    in_csv, padded = read(f"{head} a:1\u00a0, A ,1999,1,x\n  ,A,1999,1,x\n", "csv")
     (in_imdb,) = read(f"{IMDB} tt1 \tmovie\tA\tA\t0\t1999\t\\N\t102\tDrama\n", "imdb")
     (in_json,) = read('{"external_id": "a:1 "}\n', "ndjson")
 
     found = [row.movie for row in (in_csv, in_imdb, in_json) if isinstance(row.movie, dict)]
     assert [movie["external_id"] for movie in found] == ["a:1", "imdb:tt1", "a:1 "]
     assert found[0]["title"] == " A "
+    assert isinstance(padded.movie, dict)
+    assert "external_id" not in padded.movie
 
 
 def test_imdb_titles(read: Read) -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/movies with an Idempotency-Key: one movie and one response, however often it is sent."""
+"""Creates with an Idempotency-Key: one result and one response, however often they are sent."""
 
 import asyncio
 import json
@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
+from batches import BAD_YEAR, BATCH, LENIENT, name, send_batch, titles
 from conftest import MOANA, ROOT, Client, Start
 from support import (
     Execute,
     Logs,
     Patch,
+    add_client,
     add_trigger,
+    bearer,
     count_deadlocks,
     hold,
     set_for_database,
@@ -125,7 +128,7 @@ async def test_a_key_that_a_newer_release_stored_in_another_form(
     """The 409 says so, also for a batch; requests that share the statement are not concerned."""
     batch = {"movies": [MOANA]}
     await create_once(client, "a")
-    await client.post("/v1/movies/batch", json=batch, headers={"Idempotency-Key": "a"})
+    await client.post(BATCH, json=batch, headers={"Idempotency-Key": "a"})
     await create_once(client, "b")
     execute("update idempotency_keys set response = %s where key <> 'b'", stored)
 
@@ -134,13 +137,13 @@ async def test_a_key_that_a_newer_release_stored_in_another_form(
         create_once(client, "a", OTHER),
         create_once(client, "b", replayed=True),
     )
-    response = await client.post("/v1/movies/batch", json=batch, headers={"Idempotency-Key": "a"})
+    response = await client.post(BATCH, json=batch, headers={"Idempotency-Key": "a"})
     batch_problem = await response.json()
 
     assert problem(got) == (409, "idempotency-key-in-use")
     assert (response.status, batch_problem["type"]) == (409, "/v1/docs#idempotency-key-in-use")
     details = [orjson.loads(got.body)["detail"], batch_problem["detail"]]
-    assert details == [idempotency.UNREADABLE] * 2
+    assert details == [idempotency.FROM_OTHER_RELEASE] * 2
     assert problem(other) == (422, "idempotency-key-reused")
     assert neighbour.status == 201
     assert execute(COUNT) == [(3,)]
@@ -256,7 +259,7 @@ async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 
     assert execute(COUNT) == [(1,)]
 
 
-@pytest.mark.parametrize("path", ["/v1/movies", "/v1/movies/batch"])
+@pytest.mark.parametrize("path", ["/v1/movies", BATCH])
 async def test_a_repeat_waits_for_a_locked_key(client: Client, database: str, path: str) -> None:
     """A DBA has locked its row, for longer than a statement waits."""
     body = MOANA if path == "/v1/movies" else {"movies": [MOANA]}
@@ -327,6 +330,111 @@ async def test_a_create_without_a_migration_is_503(
     assert failed["file"].startswith("queries/idempotency.sql:")
     assert again.status == 201
     assert execute(COUNT) == [(2,)]
+
+
+# Batches.
+
+
+async def test_a_repeated_batch_gets_the_first_response(start: Start, execute: Execute) -> None:
+    """Byte for byte, on any process, also after the movies were changed and deleted."""
+    client, other = await start(), await start()
+    sent = name("é", "b", *map(str, range(20)))
+
+    first = await send_batch(client, sent, idempotency_key="a")
+    await client.patch("/v1/movies/1", json={"title": "x"})
+    await client.delete("/v1/movies/2")
+    response = await other.post(BATCH, json={"movies": sent}, headers={"Idempotency-Key": '"a"'})
+
+    assert first[0] == 201
+    assert titles(first[1]["movies"]) == titles(sent)
+    assert (response.status, await response.read()) == (201, first[2])
+    assert response.headers["Idempotency-Replayed"] == "true"
+    assert execute("select key, jsonb_array_length(response) from idempotency_keys") == [
+        ("batch\ta", 22)
+    ]
+    assert execute("select last_value from movies_id_seq") == [(22,)]
+
+
+async def test_only_the_same_batch_is_a_repeat(client: Client, execute: Execute) -> None:
+    """Another order, another number or a single movie is not; a single create has other keys."""
+    sent = name("a", "b")
+    first = await send_batch(client, sent, idempotency_key="k")
+    others = [sent[::-1], sent[:1], [*sent, MOANA]]
+
+    reused = [await send_batch(client, other, idempotency_key="k") for other in others]
+    single = await client.post("/v1/movies", json=sent[0], headers={"Idempotency-Key": "k"})
+    again = await send_batch(client, sent, idempotency_key="k")
+
+    for status, problem, _ in reused:
+        assert (status, problem["type"]) == (422, "/v1/docs#idempotency-key-reused")
+    assert (single.status, "Idempotency-Replayed" in single.headers) == (201, False)
+    assert again == first
+    assert execute(COUNT) == [(3,)]
+
+
+async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
+    start: Start, execute: Execute, database: str
+) -> None:
+    """On any process; afterwards it gets the response."""
+    clients = [await start(), await start()]
+    waits = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+    with hold(database, "lock table movies in share mode") as other:
+        first = asyncio.create_task(send_batch(clients[0], [MOANA] * 2, idempotency_key="a"))
+        await until_found(execute, waits)
+        repeat = await send_batch(clients[0], [MOANA] * 2, idempotency_key="a")
+        other.rollback()
+        created = await first
+
+    assert (repeat[0], repeat[1]["type"]) == (409, "/v1/docs#idempotency-key-in-use")
+    assert created[0] == 201
+    assert await send_batch(clients[1], [MOANA] * 2, idempotency_key="a") == created
+    assert execute(COUNT) == [(2,)]
+
+
+async def test_a_repeated_lenient_batch_goes_on_where_it_stopped(
+    client: Client, execute: Execute
+) -> None:
+    """Movies that exist are replayed, the others are created, another movie at a place is a 422."""
+    headers = {**LENIENT, "idempotency_key": "k"}
+    first = await send_batch(client, [*name("a", "b"), BAD_YEAR], **headers)
+    execute("delete from idempotency_keys where key = 'batch\tk\t1'")  # as if it had stopped there
+
+    status, body, _ = await send_batch(client, [*name("a", "b", "c"), MOANA], **headers)
+    _, other, _ = await send_batch(client, name("x"), **headers)
+
+    assert [result["status"] for result in first[1]["results"]] == [201, 201, 422]
+    assert status == 207
+    assert [each["status"] for each in body["results"]] == [201] * 4
+    assert [result.get("replayed") for result in body["results"]] == [True, None, None, None]
+    assert body["results"][0]["movie"] == first[1]["results"][0]["movie"]
+    assert other["results"][0]["problem"]["type"] == "/v1/docs#idempotency-key-reused"
+    assert execute("select key from idempotency_keys order by key") == [
+        (f"batch\tk\t{place}",) for place in range(4)
+    ]
+
+
+async def test_keys_of_batches_never_meet_those_of_other_clients(
+    start: Start, execute: Execute
+) -> None:
+    """A lenient batch without a token whose key is the id of a client; keys of two clients."""
+    client = await start()
+    token = bearer(add_client(execute, "write"))
+    await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "0", **token})
+
+    _, body, _ = await send_batch(client, [MOANA], idempotency_key="1", **LENIENT)
+    await send_batch(client, [MOANA], idempotency_key="1", **token)
+    await send_batch(client, [MOANA], idempotency_key="1", **token, **LENIENT)
+
+    assert "replayed" not in body["results"][0]
+    assert execute("select key from idempotency_keys order by key") == [
+        ("1\t0",),
+        ("1\tbatch\t1",),
+        ("1\tbatch\t1\t0",),
+        ("batch\t1\t0",),
+    ]
+
+
+# Expiry.
 
 
 @pytest.fixture

@@ -179,7 +179,18 @@ def test_taken_rows_are_found_before_they_are_inserted(
     reasons = [reject["reasons"] for reject in written(rejects)]
     assert reasons[0] == ["external_id: another movie has it; --update would change that movie"]
     assert reasons[50] == ["id: another movie has it", *reasons[0]]
-    assert reasons[51] == ["external_id: must not be repeated"]
+    assert reasons[51] == reasons[0]  # by the row before
+
+
+def test_a_row_may_repeat_the_id_of_a_rejected_one(run: Import, execute: Execute) -> None:
+    """The first row is refused for its own id, so nothing has the external id of both."""
+    run(MOANA | OWN)
+    row = identify(1)
+
+    result = run(row | OWN, row, allow_rejects=True)
+
+    assert (result.created, result.rejected) == (1, 1)
+    assert execute("select count(*) from movies where external_id is not null") == [(1,)]
 
 
 def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> None:

@@ -20,6 +20,7 @@ from service.movies.parameters import SORTS, Filter
 from service.web.query_strings import Range
 
 EVERYTHING = Filter()
+RANGE = {"year_from": 1990, "year_to": 1999, "runtime_to": 90}
 HALF = Filter(year=Range(2000, 2000))
 FEW = Filter(runtime=Range(3, 6))
 FIRST = Place()
@@ -49,6 +50,30 @@ class Recorded(Statements):
         if name == "sort_movies" and parameters["most"]:
             self.after_count()
         return rows
+
+
+@pytest.mark.parametrize(
+    ("sort", "value", "without"),
+    [
+        ("year", 1989, None),
+        ("year", 1990, "year_from"),
+        ("year", 1995, "year_from"),
+        ("-year", 2000, None),
+        ("-year", 1999, "year_to"),
+        ("-year", 1995, "year_to"),
+        ("runtime", 95, ""),
+        ("id", 5, ""),
+    ],
+)
+def test_a_walk_starts_at_the_farther_of_key_and_range(
+    sort: str, value: int, without: str | None
+) -> None:
+    """The other one is not sent; `without`: the bound that the key replaces."""
+    key = SortKey(value, 1)
+    filters = {name: bound for name, bound in RANGE.items() if name != without}
+
+    assert listing.choose_start(RANGE, sort, key) == (filters, None if without is None else key)
+    assert listing.choose_start(RANGE, sort, None) == (RANGE, None)
 
 
 @pytest.fixture

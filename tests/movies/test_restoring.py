@@ -7,7 +7,7 @@ from typing import Any
 import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
-from support import Execute, copy_pages, follow, hold, until
+from support import Execute, add_trigger, copy_pages, follow, hold, until
 
 from service.movies.movie import FIELDS
 
@@ -288,6 +288,15 @@ async def test_a_dbas_open_restore_delays_only_its_movies(
     status, movie = await waiting
 
     assert (status, movie["version"]) == (200, 4)
+
+
+async def test_a_restore_that_a_trigger_prevents_is_a_500(client: Client, execute: Execute) -> None:
+    """As a create, not a 503, which would ask the client to try again."""
+    await add(client)
+    await client.delete("/v1/movies/1")
+    add_trigger(execute, "return null;")
+
+    assert (await client.post("/v1/movies/1/restore")).status == 500
 
 
 async def test_a_restore_beside_the_clearing_succeeds_or_is_a_410(

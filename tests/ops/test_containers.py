@@ -34,7 +34,7 @@ def get_pod(kind: str) -> Any:
 
 def load_settings(environ: Environment) -> Config:
     """Load the settings of a container; the files of secrets are not here."""
-    files = {name for name in environ if name in config.FILES}
+    files = {name for name in environ if name in config.SECRET_FILES}
     return config.load(
         ROOT / "config.toml", {name: environ[name] for name in environ.keys() - files}
     )

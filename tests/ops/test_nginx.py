@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psycopg2
 import pytest
 from aiohttp import ClientSession
-from conftest import MOANA, ROOT, Client, Start
+from conftest import MOANA, ROOT, Client, Connect, Start
 from link import Link
 from structlog.testing import capture_logs
 from support import Execute, add_client, add_movies, movie_tag, until
@@ -375,14 +375,13 @@ async def test_one_of_two_instances_reaches_the_database(
     ids=["no host", "not HTTP", "long path", "long header", "large body"],
 )
 async def test_what_nginx_itself_refuses_is_a_problem(
-    proxied: ClientSession, request_head: bytes, slug: str
+    proxied: ClientSession, connect: Connect, request_head: bytes, slug: str
 ) -> None:
     """The service refuses the same with 400, too."""
     base = URL(str(proxied._base_url))  # noqa: SLF001 - it has no public name
-    reader, writer = await asyncio.open_connection(base.host, base.port)
+    reader, writer = await connect(base)
     writer.write(request_head)
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-    writer.close()
 
     lines = head.lower().split("\r\n")
     assert lines[0].startswith("http/1.1 400 ")

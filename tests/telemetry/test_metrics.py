@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import AWAY, MOANA, ROOT, Client, Start
+from conftest import AWAY, MOANA, ROOT, Client, Connect, Start
 from link import opened
 from metric_values import TOKEN, parse, read_metrics
 from processes import run
@@ -37,16 +37,16 @@ def read_responses(client: Client) -> dict[str, float]:
     }
 
 
-async def leave(client: Client) -> None:
+async def leave(client: Client, connect: Connect) -> None:
     """Go away in the middle of a body."""
-    _, writer = await asyncio.open_connection(client.host, client.port)
+    _, writer = await connect(client)
     writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
     await until(lambda: get_app(client)[CYCLE].in_flight)
     writer.close()
     await until(lambda: not get_app(client)[CYCLE].in_flight)
 
 
-async def test_each_response_is_counted(start: Start) -> None:
+async def test_each_response_is_counted(start: Start, connect: Connect) -> None:
     """Once, with labels that clients cannot choose."""
     client = await start(operations__token=TOKEN)
 
@@ -54,7 +54,7 @@ async def test_each_response_is_counted(start: Start) -> None:
     await client.get("/v1/secret/7")
     await exchange(client, b"NONSENSE\r\n\r\n")
     await exchange(client, b"MKCOL /v1/movies HTTP/1.1\r\nHost: a\r\n\r\n")
-    await leave(client)
+    await leave(client, connect)
 
     await until(lambda: sum(read_responses(client).values()) == 5)
     assert read_responses(client) == {

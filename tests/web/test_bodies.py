@@ -12,7 +12,7 @@ from typing import Any, Self
 from unicodedata import normalize
 
 import pytest
-from conftest import MOANA, Client, Start
+from conftest import MOANA, Client, Connect, Start
 from hypothesis import HealthCheck, given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
@@ -362,7 +362,7 @@ REQUEST_100 = REQUEST.replace("Content", "Expect: 100-continue\r\nContent")
 
 @pytest.mark.parametrize("head", [REQUEST.format(99_999_999_999), REQUEST_100.format(LIMIT + 1)])
 async def test_a_large_content_length_is_refused_before_reading(
-    start: Start, monkeypatch: Patch, head: str
+    start: Start, connect: Connect, monkeypatch: Patch, head: str
 ) -> None:
     """The response comes before a byte of the body; the connection ends with the client's.
 
@@ -370,7 +370,7 @@ async def test_a_large_content_length_is_refused_before_reading(
     """
     monkeypatch.setattr(server, "LINGERING_S", 0.1)
     client = await start()
-    reader, writer = await asyncio.open_connection(client.host, client.port)
+    reader, writer = await connect(client)
     writer.write(head.encode())
 
     status = await asyncio.wait_for(reader.readline(), 4)
@@ -380,9 +380,9 @@ async def test_a_large_content_length_is_refused_before_reading(
     await asyncio.wait_for(until(lambda: not client.server.handler.connections), 4)
 
 
-async def test_a_body_that_fits_is_requested(client: Client) -> None:
+async def test_a_body_that_fits_is_requested(client: Client, connect: Connect) -> None:
     """A client that sends Expect: 100-continue gets 100, and then its response."""
-    reader, writer = await asyncio.open_connection(client.host, client.port)
+    reader, writer = await connect(client)
     writer.write(REQUEST_100.format(len(TEXT)).encode())
     told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 4)
 
@@ -391,7 +391,6 @@ async def test_a_body_that_fits_is_requested(client: Client) -> None:
 
     assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert status == b"HTTP/1.1 201 Created\r\n"
-    writer.close()
 
 
 async def test_a_body_that_does_not_arrive_is_408(start: Start) -> None:
@@ -420,10 +419,10 @@ async def test_a_dripping_body_is_408(start: Start) -> None:
 
 
 async def test_a_client_that_goes_away_before_its_body_is_read_is_no_failure(
-    client: Client, capsys: Capture
+    client: Client, connect: Connect, capsys: Capture
 ) -> None:
     """Its second request begins when the connection has ended; the log has no traceback."""
-    reader, writer = await asyncio.open_connection(client.host, client.port)
+    reader, writer = await connect(client)
     writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + REQUEST.format(100).encode() + b"{")
     writer.write_eof()
     await reader.read()
@@ -561,13 +560,15 @@ async def test_content_codings(client: Client) -> None:
         assert "gzip" in refusal["detail"]
 
 
-async def test_large_bodies_are_limited_together(client: Client, monkeypatch: Patch) -> None:
+async def test_large_bodies_are_limited_together(
+    client: Client, connect: Connect, monkeypatch: Patch
+) -> None:
     """While one client sends a large body slowly, others get a 503; small bodies are read."""
     monkeypatch.setattr(bodies, "MAX_LARGE_BYTES", 2 * SMALL_BYTES)
     head = b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
     large = head % 100_000 + b" " * 100_000
     small = head % len(TEXT) + TEXT.encode()
-    _, writer = await asyncio.open_connection(client.host, client.port)
+    _, writer = await connect(client)
 
     headers: dict[str, str] = {}
 

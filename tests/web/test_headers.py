@@ -1,12 +1,16 @@
-"""Tests the headers of every response, and the limit of those of a request."""
+"""Tests the headers of every response, the limit of those of a request, and Idempotency-Key."""
 
 import json
 from collections.abc import Mapping
 
 from conftest import MOANA, Client, Start
+from hypothesis import given
+from hypothesis import strategies as some
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
+from support import Execute
 from wire import exchange
 
-from service.web.headers import MAX_HEADER_BYTES
+from service.web.headers import KEY_PATTERN, MAX_HEADER_BYTES
 
 POLICY = "default-src 'none'; frame-ancestors 'none'"
 
@@ -79,3 +83,60 @@ async def test_the_headers_of_a_request_are_limited(start: Start) -> None:
     assert json.loads(body)["detail"] == (
         "the request is not valid HTTP: the headers have more than 32768 bytes"
     )
+
+
+# Valid keys, and their spelling.
+
+PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
+
+UNQUOTED = (
+    *("a", "8e03978e-40d5-43dd-bc93-6894a57f9324", r'a"b\c', "x" * 255, "!" + PRINTABLE + "~"),
+    "'; drop table movies; --%(key)s :a",
+)
+KEYS = {
+    **{key: key for key in UNQUOTED},
+    '"a"': "a",
+    " a b ": "a b",
+    '" a b "': " a b ",
+    '" "': " ",
+    r'"a\"b\\c"': r'a"b\c',
+    f'"{"x" * 255}"': "x" * 255,
+    '"' + r"\"" * 255 + '"': '"' * 255,
+}
+NO_KEYS = [
+    *("", " ", "x" * 256, f'"{"x" * 256}"', '""', '"', '"a', '"a"b', '"a";p=1', '"a", "b"'),
+    *(r'"a\b"', "é", '"é"', "a\tb"),
+]
+
+
+async def test_a_key_is_stored_without_its_quotes(client: Client, execute: Execute) -> None:
+    """Spaces around a key are not part of it, spaces in quotes are."""
+    for sent, key in KEYS.items():
+        execute("truncate idempotency_keys cascade")
+        headers = {"Idempotency-Key": sent}
+        response = await client.post("/v1/movies", json=MOANA, headers=headers)
+        assert response.status == 201
+        assert execute("select key from idempotency_keys") == [(key,)]
+
+
+async def test_an_invalid_key_is_refused(client: Client, execute: Execute) -> None:
+    """The 400 says what is expected; no movie is created. Of two keys, none can apply."""
+    for keys in [*([key] for key in NO_KEYS), ["a", "a"]]:
+        headers = [("Idempotency-Key", key) for key in keys]
+        response = await client.post("/v1/movies", json=MOANA, headers=headers)
+        problem = await response.json()
+        assert response.status == 400, keys
+        assert problem["type"].endswith("#wrong-idempotency-key")
+        assert "1 to 255 printable ASCII characters" in problem["detail"]
+
+    assert execute("select 1 from movies") == []
+
+
+@given(some.text(some.characters(codec="ascii"), max_size=300) | some.text(PRINTABLE, max_size=8))
+def test_the_reference_has_the_same_rule(text: str) -> None:
+    """The OpenAPI document allows exactly the keys that the service accepts."""
+    schema = {"type": "string", "pattern": f"^({KEY_PATTERN.pattern})$"}
+
+    allowed = Draft202012Validator(schema).is_valid(text) and not text.endswith("\n")
+
+    assert allowed == bool(KEY_PATTERN.fullmatch(text))

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import aiohttp
 import pytest
-from conftest import Client, Start
+from conftest import Client, Connect, Start
 from multidict import CIMultiDict
 from support import get_app
 from wire import begin_request
@@ -60,11 +60,11 @@ async def test_everything_else_is_a_problem(start: Start) -> None:
         assert json.loads(body)["title"] == HTTPStatus(status).phrase.capitalize()
 
 
-async def test_with_too_many_connections(start: Start) -> None:
+async def test_with_too_many_connections(start: Start, connect: Connect) -> None:
     """The operations port has connections of its own."""
     client = await start(operations__port=1, server__max_connections=1)
     base = await open_port(client)
-    reader, writer = busy = await asyncio.open_connection(client.host, client.port)
+    reader, writer = busy = await connect(client)
     await begin_request(busy)
 
     live, ready = await get(f"{base}/live"), await get(f"{base}/ready")
@@ -72,15 +72,14 @@ async def test_with_too_many_connections(start: Start) -> None:
 
     assert (live[0], ready[0]) == (200, 200)
     assert (await reader.readline()).startswith(b"HTTP/1.1 422 ")
-    writer.close()
 
 
-async def test_until_the_end_of_draining(start: Start) -> None:
+async def test_until_the_end_of_draining(start: Start, connect: Connect) -> None:
     """While the last requests run, the process is alive and not ready; then the port is closed."""
     client = await start(operations__port=1)
     base = await open_port(client)
     cycle = get_app(client)[CYCLE]
-    reader, writer = busy = await asyncio.open_connection(client.host, client.port)
+    reader, writer = busy = await connect(client)
     await begin_request(busy)
     assert isinstance(client.server.runner, Runner)
 

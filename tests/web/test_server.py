@@ -1,4 +1,4 @@
-"""Tests errors of the parser, expectations, request ids and access lines."""
+"""Tests errors of the parser, expectations, request ids, access lines, and who may listen."""
 
 import asyncio
 import json
@@ -8,9 +8,12 @@ from itertools import product
 import pytest
 from aiohttp import web_protocol
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
-from conftest import AWAY, Client, Start
-from support import Capture, Patch
+from conftest import AWAY, Client, Connect, Start
+from support import Capture, Logs, Patch
 from wire import exchange, send_raw
+
+from service.config import Access
+from service.serving import warn_if_anyone_can_write
 
 NOT_HTTP = (
     b"NONSENSE\r\n\r\n",
@@ -116,7 +119,9 @@ async def test_the_access_line_describes_request_and_response(
     assert "secret" not in lines[0]
 
 
-async def test_the_access_line_has_the_bytes_sent(client: Client, capsys: Capture) -> None:
+async def test_the_access_line_has_the_bytes_sent(
+    client: Client, connect: Connect, capsys: Capture
+) -> None:
     """The head and the body of the response, as they are on the wire."""
     for sent in (
         b"GET /v1 HTTP/1.1\r\nHost: a\r\n\r\n",  # a direct response
@@ -126,10 +131,9 @@ async def test_the_access_line_has_the_bytes_sent(client: Client, capsys: Captur
         b"OPTIONS /v1/movies HTTP/1.1\r\nHost: a\r\n\r\n",
         b"NONSENSE\r\n\r\n",
     ):
-        reader, writer = await asyncio.open_connection(client.host, client.port)
+        reader, writer = await connect(client)
         writer.write(sent.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         received = await asyncio.wait_for(reader.read(), 30)
-        writer.close()
 
         assert f"bytes={len(received)} " in f"{capsys.readouterr().out.strip()} ", sent
 
@@ -183,3 +187,22 @@ async def test_a_health_check_that_fails_is_a_line(start: Start, capsys: Capture
     assert "[info     ]" in line
     assert "no database: Connection refused" in line
     assert problem["detail"] == "the service is temporarily unavailable; try again later"
+
+
+LOOPBACK = [("127.8.8.8", 80), ("::1", 80, 0, 0), "/run/api.sock", b"\0api"]
+NETWORKS = [("0.0.0.0", 80), ("10.0.0.7", 80), ("::", 80, 0, 0), ("fe80::1%lo", 80, 0, 1)]  # noqa: S104
+
+
+@pytest.mark.parametrize("address", [*LOOPBACK, *NETWORKS])
+def test_only_networks_are_warned_of(logs: Logs, address: object) -> None:
+    """Also if the service listens on loopback, too."""
+    warn_if_anyone_can_write(Access(anonymous="write"), [("127.0.0.1", 80), address])
+
+    assert [line["event"] for line in logs] == ["anyone can write"] * (address in NETWORKS)
+
+
+def test_nobody_is_warned_if_writes_need_a_token(logs: Logs) -> None:
+    """Whatever the service listens on."""
+    warn_if_anyone_can_write(Access(anonymous="read"), NETWORKS)
+
+    assert logs == []

@@ -35,7 +35,6 @@ MARKERS_FORM = (
     "with no other option than transaction:false"
 )
 LIKE_REPLACES = re.compile(r"^\s*--\s*replaces?\s*:", re.IGNORECASE | re.MULTILINE)
-COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 REPLACES = re.compile(r"--[ \t]*replaces:[ \t]*([0-9]{14})\.\.([0-9]{14})\b([^\r\n]*)")
 # dbmate creates the table with `version` only and inserts nothing else, so `applied_at` has a
 # default. It is set after the column is added: the time of existing rows is unknown, so null.
@@ -51,6 +50,13 @@ select schema_migrations.version::text,
        (to_jsonb(schema_migrations) ->> 'applied_at')::timestamptz,
        to_jsonb(schema_migrations) ->> 'checksum'
   from schema_migrations"""
+# Without the schema, as the files have no names of schemas; with a line for each condition.
+READ_FUNCTION = """\
+select replace(replace(pg_get_functiondef(oid),
+                       format(' %%s.%%I(', pronamespace::regnamespace, proname),
+                       format(' %%I(', proname)),
+               case when prosqlbody is null then '' else ') AND (' end, E')\\n  AND (')
+  from pg_proc where oid = %s::regprocedure"""
 
 
 class Section(NamedTuple):
@@ -63,7 +69,7 @@ class Section(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Whether the section has no statement: the driver refuses to send an empty one."""
-        return not COMMENT.sub("", self.sql).strip("; \t\r\n\f\v")
+        return not re.sub(r"(?s)--[^\n]*|/\*.*?\*/", "", self.sql).strip("; \t\r\n\f\v")
 
 
 class Migration(NamedTuple):
@@ -105,8 +111,8 @@ def list_versions(folder: Path) -> list[str]:
     return [path.name[:14] for path in _list_files(folder)]
 
 
-def create(folder: Path, name: str) -> Path:
-    """Write an empty migration, newer than all others; `name` is like add_index_on_titles."""
+def create(folder: Path, name: str, statement: str = "") -> Path:
+    """Write a migration, newer than all others; `statement`: of up and of down."""
     now = f"{datetime.now(UTC):%Y%m%d%H%M%S}"
     following = [str(int(version) + 1) for version in list_versions(folder)]
     file_name = f"{max([now, *following])}_{name}.sql"
@@ -116,9 +122,19 @@ def create(folder: Path, name: str) -> Path:
         )
     path = folder / file_name
     path.write_text(
-        "-- What this changes, and why.\n\n-- migrate:up\n\n\n-- migrate:down\n\n", "utf-8"
+        f"-- What this changes, and why.\n\n-- migrate:up\n{statement}\n\n"
+        f"-- migrate:down\n{statement}\n",
+        "utf-8",
     )
     return path
+
+
+def read_function(session: Session, name: str) -> str:
+    """Return the SQL that makes a function; `name` is like movie_matches(movies,jsonb)."""
+    with session.cursor() as cursor:
+        cursor.execute(READ_FUNCTION, (name,))
+        ((text,),) = cursor.fetchall()
+    return f"{text.strip()};\n"
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -163,8 +179,8 @@ def _parse_file(path: Path, before: str | None) -> Migration:
 
 def read_ledger(session: Session) -> Ledger:
     """Return the applied migrations by version; `OperatorError` if the ledger was lost."""
-    rows = _fetch(session, READ_LEDGER)
-    if rows is None and (current := _fetch(session, "select version_num from alembic_version")):
+    rows = _try_fetch(session, READ_LEDGER)
+    if rows is None and (current := _try_fetch(session, "select version_num from alembic_version")):
         raise OperatorError(
             f"alembic_version says {current[0][0]}, but the table schema_migrations is missing: "
             "restore it, or drop alembic_version if nothing is applied"
@@ -267,7 +283,7 @@ def explain_nothing_to_do(migrations: list[Migration], ledger: Ledger) -> str:
     return f"nothing to do: the database is ahead, at {max(ledger)}; the newest file is {newest}"
 
 
-def _fetch(session: Session, sql: str) -> list[Row] | None:
+def _try_fetch(session: Session, sql: str) -> list[Row] | None:
     """Return the rows of a query; None if its table is missing."""
     try:
         with session.cursor() as cursor:

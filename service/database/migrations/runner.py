@@ -23,7 +23,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.connections import require_utf8
+from service.database.connections import require_utf8_database
 from service.database.migrations import files
 from service.database.migrations.files import Migration, Report, Section
 from service.database.migrations.session import connect, find_driver_error, lock, retry
@@ -77,7 +77,7 @@ def _migrate(url: str, folder: Path, report: Report, *, up: bool) -> None:
     migrations = files.read(folder)
     with connect(url, report) as session:
         retry(partial(lock, session), report)
-        require_utf8(session)
+        require_utf8_database(session)
         recorded = files.read_ledger(session)
         ledger = files.add_replacing(migrations, recorded) if up else recorded
         choose = files.find_pending if up else files.find_newest_applied

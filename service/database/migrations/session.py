@@ -94,10 +94,7 @@ def call(url: str, report: Report, function: str, argument: object) -> object:
 
 
 def retry(attempt: Callable[[], Result], report: Report) -> Result:
-    """Repeat what changes all or nothing, while another session prevents it.
-
-    For up to `GIVE_UP_S`; report the reason once.
-    """
+    """Repeat what changes all or nothing, for `GIVE_UP_S`, while another session prevents it."""
     give_up = time.monotonic() + GIVE_UP_S
     failed = 0
     while True:
@@ -122,10 +119,7 @@ def retry(attempt: Callable[[], Result], report: Report) -> Result:
 
 
 def find_driver_error(error: BaseException) -> BaseException:
-    """Find the driver's error behind others; raise `KeyboardInterrupt` if there is one.
-
-    After a lost connection, or Ctrl-C, the cleanup fails, too.
-    """
+    """Find the driver's error in the chain of causes, also after a failed cleanup; raise Ctrl-C."""
     chain = [error]
     while inner := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(inner)
