@@ -164,12 +164,12 @@ def new(config: Config, name: str, function: str | None) -> None:
     """Create an empty migration; NAME is like add_index_on_titles."""
     statement = ""
     if function:
-        from service.database.migrations.session import connect  # noqa: PLC0415 - as in `status`
+        from service.database.migrations.session import connect  # noqa: PLC0415 - as in `show_status`
 
         with with_database(config) as ready, connect(ready.database.url, report) as session:
             statement = migration_files.read_function(session, function)
     click.echo(migration_files.create(config.migrations, name, statement))
-    report("its timestamp must be newer than that of each applied file when it is applied")
+    report("before you apply it, make its timestamp newer than those of all applied migrations")
 
 
 @migrate.command()

@@ -138,7 +138,7 @@ def create_app(
         page = MetricsPage(metrics, token)
         routes.append(Route("GET", "/metrics", page.show, Scope.NONE))
     app = cycle.make_application(routes)
-    # These start in this order and end in the reverse one. All others use the pool.
+    # They start in this order and stop in reverse: the others use the pool.
     app.cleanup_ctx.append(partial(_run_pool, pool, refuse_mistakes=refuse_mistakes))
     if metrics.is_enabled:
         app.cleanup_ctx.append(partial(run_beside, health.measure_regularly))

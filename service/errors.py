@@ -254,7 +254,7 @@ class Policy(NamedTuple):
 
 
 class LimitReached(CatalogueError):
-    """The client has used up a limit; `remaining` units are left (`retry_after` in seconds)."""
+    """The client has not enough units left; `remaining` are (`retry_after` in seconds)."""
 
     problem = Problem("limit-reached", "Too many requests", 429)
     header_names = ("Retry-After", "RateLimit", "RateLimit-Policy")

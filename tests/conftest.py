@@ -284,7 +284,7 @@ async def opened_here() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
-def serve(opened_here: AsyncExitStack) -> Callable[[Service], Awaitable[Client]]:
+def run_service(opened_here: AsyncExitStack) -> Callable[[Service], Awaitable[Client]]:
     """Start a service and return a client of it."""
 
     async def begin(service: Service) -> Client:
@@ -315,26 +315,28 @@ def connect(opened_here: AsyncExitStack) -> Connect:
 
 
 @pytest.fixture
-def start(serve: Callable[[Service], Awaitable[Client]], settings: Callable[..., Config]) -> Start:
+def start(
+    run_service: Callable[[Service], Awaitable[Client]], settings: Callable[..., Config]
+) -> Start:
     """Start a service with these settings and return a client of it."""
 
     async def begin(**changes: Any) -> Client:
         is_other = not changes.keys().isdisjoint(("database", "database__url", "root"))
-        return await serve(Service(settings(**changes), verify=is_other))
+        return await run_service(Service(settings(**changes), verify=is_other))
 
     return begin
 
 
 @pytest.fixture
 def start_with(
-    serve: Callable[[Service], Awaitable[Client]], settings: Callable[..., Config]
+    run_service: Callable[[Service], Awaitable[Client]], settings: Callable[..., Config]
 ) -> Any:
     """Start a service with one more route, /handler, and return a client of it."""
 
     async def begin(handler: Handler, **changes: Any) -> Client:
         service = Service(settings(**changes))
         service.app.router.add_get("/handler", handler)
-        return await serve(service)
+        return await run_service(service)
 
     return begin
 

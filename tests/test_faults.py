@@ -174,9 +174,10 @@ async def test_the_database_killed_behind_pgbouncer(start: Start, folder: Path, 
     events = [line["event"] for line in logs if line["log_level"] in {"warning", "error"}]
     # Once more if a connection fails while PostgreSQL starts again.
     assert 1 <= events.count("no database") <= 2
-    # As long as a connection is in use, those that fail are reported so.
-    assert set(events) <= {"no database", "connect failed"}
-    assert read_metrics(client).get("refusals_total{reason=statement_lost}", 0) == 0
+    # A statement of the service itself may run when PostgreSQL is killed.
+    assert events.count("statement lost") <= 1
+    assert "statement failed" not in events
+    assert read_metrics(client).get("refusals_total{reason=statement_lost}", 0) <= 1
 
 
 @contextmanager

@@ -27,6 +27,7 @@ KNOWN_REQUESTERS = 4096  # in the cache
 REDIS_TIMEOUT_S = 0.25  # for Redis to respond, with the wait for a connection
 REDIS_RETRY_S = 1.0  # after a failure, until Redis is asked again
 MAX_REDIS_CONNECTIONS = 10
+ROUNDING_S = 0.001  # clocks and floats; otherwise, who waits as told may come too early
 
 log = structlog.get_logger()
 
@@ -148,7 +149,7 @@ def find_room(window: Window, units: int, policy: Policy) -> tuple[int, int]:
         start_s, end_s = left_s, left_s + window_s
         former, may_count = window.current, quota - units
     wait_s = max(start_s, end_s - (may_count + 1) * window_s / max(1, former))
-    return max(0, quota - window.current - counted), int(wait_s) + 1
+    return max(0, quota - window.current - counted), int(wait_s + ROUNDING_S) + 1
 
 
 @lru_cache(KNOWN_REQUESTERS)

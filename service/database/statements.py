@@ -133,7 +133,7 @@ class Statements:
         caller sends it again.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`; with
         `expects_timeout`, it is neither logged nor counted as a failure.
-        `callers`: the clients that it runs for, for logs.
+        `callers`: the clients that it runs for; they decide which replica may serve a read.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]

@@ -9,6 +9,7 @@ from service.movies.keys import IdempotentCreates
 from service.movies.movie import FORM, FORM_BEFORE, MOVIES, Movie, movie_json
 from service.movies.rules import MOVIE
 from service.web.context import CONTEXT
+from service.web.fields import load_fields
 from service.web.headers import HEADER_NAME, parse_key
 from service.web.items import NO_HEADERS, Items, Representation
 from service.web.query_strings import reject_query_string
@@ -32,7 +33,8 @@ class Movies(Items[Movie]):
             return await super().create(request)
         reject_query_string(request)
         key = parse_key(request)
-        fields = await self.read_new(request)
+        fields = load_fields(MOVIE, await self.bodies.read_object(request))
         create = self.idempotent_creates.create
         created, is_replayed = await create(key, fields, request[CONTEXT].caller)
-        return self.kind.respond_created(created, REPLAYED if is_replayed else NO_HEADERS)
+        more = REPLAYED if is_replayed else NO_HEADERS
+        return self.kind.respond(created, "Location", 201, more)

@@ -78,8 +78,8 @@ class ImportChunk:
     def __init__(self) -> None:
         self.read = 0  # rows
         self.bytes = 0
-        # The rows to be imported, each with its movie as JSON: the first ones that have their ids,
-        # and those that repeat an id of another one.
+        # The rows to be imported, each with its movie as JSON: those with ids that are new in this
+        # chunk, and those with an id that an earlier row has.
         self._firsts: list[Entry] = []
         self._repeats: list[Entry] = []
         self._ids = set[object]()
@@ -137,7 +137,7 @@ class ImportChunk:
             return
         if self.highest_id:
             transaction.run("reserve_movie_ids", {"highest": self.highest_id})
-        for entries in (self._firsts, self._repeats):
+        for entries in filter(None, (self._firsts, self._repeats)):
             self._reject_taken(transaction, entries)
             self._insert(transaction, "import_movies", entries)
             self.created += len(entries)

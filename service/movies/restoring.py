@@ -77,7 +77,7 @@ class Restores:
             )
         except RuleBroken as error:  # a row that it refers to may be gone
             raise MOVIES.to_invalid(error) from error
-        return REPRESENTATION.respond_changed(restored)
+        return REPRESENTATION.respond(restored)
 
     async def _restore(
         self, movie_id: int, caller: Caller, attempts: Iterator[int]

@@ -197,7 +197,8 @@ RESTORE_MOVIE = Operation(
 SHOW_MOVIE = Operation(
     "show_movie",
     "Show a movie",
-    "Returns the movie with every change that was acknowledged before this request arrived.",
+    "Returns the movie with every change that was acknowledged before this request arrived;"
+    " from a replica, with those of the `Catalogue-Position` that is sent.",
     _movie_response("The movie.", *VALIDATORS),
     (ID_PARAMETER, IF_NONE_MATCH, IF_MODIFIED_SINCE),
 )

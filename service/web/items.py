@@ -13,7 +13,7 @@ from service.database.resource import Condition, ItemChange, Resource, Written
 from service.database.store import Store
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
-from service.web.fields import JSONObject, Values, load_fields
+from service.web.fields import JSONObject, load_fields
 from service.web.headers import POSITION, parse_preconditions
 from service.web.query_strings import parse_id, reject_query_string
 from service.web.responses import JSON_HEADERS, DirectResponse, json_response, make_not_modified
@@ -50,25 +50,24 @@ class Representation(Generic[Item]):
             "Cache-Control": "no-cache",
         }
 
-    def respond_created(
-        self, written: Written[Item], more: Mapping[str, str] = NO_HEADERS
+    def respond(
+        self,
+        written: Written[Any],
+        location: str = "Content-Location",
+        status: int = 200,
+        more: Mapping[str, str] = NO_HEADERS,
     ) -> DirectResponse:
-        """Return the 201 of a new item; `more`: further headers."""
-        return self._respond(written, "Location", more, 201)
+        """Return the item as it is now at its path; a new one has `Location` (RFC 9110, 8.7).
 
-    def respond_changed(self, written: Written[Item]) -> DirectResponse:
-        """Return 200 with the item as it is now at its path (RFC 9110, 8.7)."""
-        return self._respond(written, "Content-Location", NO_HEADERS, 200)
-
-    def _respond(
-        self, written: Written[Any], location: str, more: Mapping[str, str], status: int
-    ) -> DirectResponse:
-        item = written.item
+        `more`: further headers.
+        """
+        _, item, transaction = written
         content = self.to_json(item)
         headers = self.make_headers(item, content)
         headers[location] = f"{self.path}/{item.id}"
-        headers[POSITION] = f"{written.transaction}"
-        headers.update(more)
+        headers[POSITION] = f"{transaction}"
+        if more:
+            headers.update(more)
         return json_response({self.resource.noun: content}, headers, status)
 
 
@@ -83,13 +82,11 @@ class Items(Generic[Item]):
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Create an item: 201."""
-        fields = await self.read_new(request)
-        return self.kind.respond_created(await self.store.create(fields, request[CONTEXT].caller))
-
-    async def read_new(self, request: web.Request) -> Values:
-        """Return the fields of the item that is to be created."""
-        reject_query_string(request)
-        return load_fields(self.kind.fields, await self.bodies.read_object(request))
+        if request.rel_url.raw_query_string:
+            reject_query_string(request)
+        fields = load_fields(self.kind.fields, await self.bodies.read_object(request))
+        created = await self.store.create(fields, request[CONTEXT].caller)
+        return self.kind.respond(created, "Location", 201)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """Return the item: 200, or 304 if the client has it."""
@@ -123,7 +120,7 @@ class Items(Generic[Item]):
         body = await self.bodies.read_object(request)
         fields = load_fields(self.kind.fields, body, partial=partial)
         change = ItemChange(item_id, fields, self._parse_condition(request, item_id))
-        return self.kind.respond_changed(await self.store.change(change, request[CONTEXT].caller))
+        return self.kind.respond(await self.store.change(change, request[CONTEXT].caller))
 
     def _parse_condition(self, request: web.Request, item_id: int) -> Condition:
         return parse_preconditions(

@@ -164,7 +164,8 @@ def reject_query_string(request: web.Request) -> None:
 
 def parse_id(request: web.Request) -> int:
     """Return the id in the path; `HTTPNotFound`, or `WrongParameters` for a query string."""
-    reject_query_string(request)
+    if request.rel_url.raw_query_string:
+        reject_query_string(request)
     found = int(request.match_info["id"])
     if found > MAX_BIGINT:
         raise web.HTTPNotFound  # as for every path without an id

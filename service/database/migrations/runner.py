@@ -36,7 +36,7 @@ DIALECT = "postgresql+psycopg2"  # for SQLAlchemy, postgresql alone is another d
 
 
 class Status(NamedTuple):
-    """A migration; `name` is None if its file is missing, `applied` if it is pending."""
+    """A migration; `name` is None if its file is missing; `applied` is None while it is pending."""
 
     version: str
     name: str | None
