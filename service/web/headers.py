@@ -26,6 +26,7 @@ HTTP_DATE = re.compile(
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}",
     re.ASCII,
 )
+OF_RELEASE_BEFORE = 3  # the group of a tag's pattern
 POSITION = istr("Catalogue-Position")  # a transaction that its sender has seen
 POSITIONS = re.compile("[0-9]{1,19}(?:[ \t]*,[ \t]*[0-9]{1,19})*")
 # The draft defines a string in double quotes (RFC 9651, 3.3.3); most clients send it without: `"a"`
@@ -180,5 +181,6 @@ def select_versions(
         return None
     matches = [own_tag.fullmatch(tag.opaque) for tag in found.tags if not (strong and tag.weak)]
     own = [match for match in matches if match and int(match[1]) == item_id]
-    versions = [int(match[2]) for match in own if strong or match[3] is None]
+    # `lastindex`: the last group; the third one is there only in a tag of the release before.
+    versions = [int(match[2]) for match in own if strong or match.lastindex != OF_RELEASE_BEFORE]
     return [version for version in versions if version <= MAX_INTEGER]
