@@ -1,7 +1,7 @@
 """Settings: config.toml, overridden by the environment, as frozen dataclasses.
 
 This module has the default, the type and the limits of each setting; config.toml shows the defaults
-(a test compares them). `OperatorError` lists all mistakes, one per line.
+(a test compares them). `OperatorError` lists all wrong settings, one per line.
 """
 
 import re

@@ -37,7 +37,7 @@ class CatalogueError(Exception):
 
 
 class Malformed(CatalogueError):
-    """The input cannot be read as a movie: not JSON, an unknown field, a wrong type.
+    """The input cannot be read: it is not JSON, or has an unknown field or a wrong type.
 
     `mistake`: the first one. `failures`: every mistake of an object that could be parsed, also the
     rules that it breaks.
@@ -65,7 +65,7 @@ class Invalid(CatalogueError):
 
 
 class WrongParameters(Invalid):
-    """A query string with wrong parameters: every failure at once."""
+    """A query string with wrong parameters; `failures` has them, at most 100 unknown ones."""
 
     problem = Problem("wrong-parameters", "Wrong query parameters", 422)
     detail = "a query parameter is wrong; see errors"

@@ -14,8 +14,8 @@ import orjson
 
 from service.database.caller import Caller
 from service.database.query import Row
+from service.database.resource import Resource
 from service.database.statements import Statements
-from service.database.store import Resource
 from service.database.streaming import Chunks, Streams
 from service.errors import Contended, Failure, WrongParameters
 

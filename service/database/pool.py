@@ -44,8 +44,8 @@ class Pool:
 
     A connection is
     - lent: it is in `_opened`, and neither idle nor closed here;
-    - idle: it is in `_idle`, too; distrusted if it was opened before `_trusted_since`: then it is
-      discarded when it comes back;
+    - idle: it is in `_idle`, too;
+    - distrusted: it is lent, and was opened before `_trusted_since`: discarded when it comes back;
     - given up: it was closed here, at a timeout or a cancellation, and stays in `_opened` for
       `GIVEN_UP_S`, as its backend keeps running;
     - discarded: it is forgotten, and closed if it was not.

@@ -219,7 +219,7 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
 
 def _may_be_a_client(query: Query, error: psycopg2.Error) -> bool:
-    """Whether a client can break this constraint: requests send neither nulls nor ids."""
+    """Whether a client can break this constraint; wrong nulls and ids are refused before."""
     constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
     expected = query.expected or Expected({}, (), "")
     if constraint and constraint == expected.lost_race:

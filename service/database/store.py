@@ -18,8 +18,6 @@ from service.database.sharing import Rows, SharedStatements, join_ids, join_payl
 from service.database.statements import Statements
 from service.errors import CatalogueError, Contended, NotFound, RuleBroken, Unavailable
 
-__all__ = ["Resource", "Store"]
-
 
 class Store(Generic[Item]):
     """Get, create, update and delete items; every method may raise `Unavailable`.

@@ -33,11 +33,11 @@ from service.web.responses import JSON_HEADERS, json_response
 from service.web.route import Access
 
 MAX_MOVIES = 100
-MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
+MAX_FAILURES = 500  # of the entries of a batch; otherwise a response could have 2 MB
 MAX_TAG_LENGTH = 100  # a movie's tag is shorter
 SLICE_S = 0.0005  # for loading movies; then other requests get a turn
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
-EntryResult = dict[str, object]  # of an entry of a lenient batch
+EntryResult = dict[str, object]  # of an entry of a lenient batch, or of a PUT
 
 
 def _check_number(movies: list[object]) -> None:

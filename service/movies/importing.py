@@ -33,7 +33,7 @@ QUERIES: Mapping[str, Expected] = {
     "add_postponed_words": _expect({"words": int}, [{"run": False}]),
     "analyze_movies": _expect({}, [{}]),
 }
-# One statement inserts a chunk while the next chunk is read.
+# A chunk is inserted while the next one is read.
 MAX_CHUNK_ROWS = 10_000
 MAX_CHUNK_BYTES = 4 << 20
 CANCEL_AFTER_S = 0.1

@@ -1,9 +1,9 @@
 """Builds the OpenAPI 3.1 document from the routes and the marshmallow schemas.
 
-https://spec.openapis.org/oas/v3.1.0. Every route has an `Operation`. What all operations share is
-added here: the request id, and the problems that any request can get. apispec turns schemas and
-names of components into references. HEAD and OPTIONS are left out: they would be half of a
-generated client.
+https://spec.openapis.org/oas/v3.1.0. It has the routes with an `Operation`. What all operations
+share is added here: the request id, and the problems that any request can get. apispec turns
+schemas and names of components into references. HEAD and OPTIONS are left out: they would be half
+of a generated client.
 """
 
 import re

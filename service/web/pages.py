@@ -169,7 +169,7 @@ def encode_page(
 def make_link(
     request: web.Request, query: PageQuery, page: EncodedPage, only_first: Sequence[str] = ()
 ) -> str:
-    """Return the header `Link` (RFC 8288), with the parameters as the client wrote them.
+    """Return the header `Link` (RFC 8288), with the client's parameters.
 
     `only_first`: parameters for the whole list, which only the link to the first page keeps.
     """

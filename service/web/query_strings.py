@@ -1,6 +1,7 @@
 """Parses query strings as strictly as bodies: nothing unknown or empty, and only arrays repeated.
 
-Reports all failures at once. Values are percent-encoded UTF-8, with `+` or `%20` for a space
+Reports all failures at once; of unknown parameters, the first 100. Values are percent-encoded
+UTF-8, with `+` or `%20` for a space
 (https://url.spec.whatwg.org/#application/x-www-form-urlencoded).
 """
 

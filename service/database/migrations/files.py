@@ -3,7 +3,7 @@
 The files are in dbmate's format (https://github.com/amacneil/dbmate#creating-migrations). The
 ledger is the table `schema_migrations`. dbmate runs the same files and writes the same table, but
 only its column `version`. The ledger keeps the versions of replaced files, so that the release
-before finds its migrations applied. `alembic_version` decides nothing.
+before finds its migrations applied. `alembic_version` only shows that the ledger was lost.
 
 A process that only serves needs `list_versions`, but neither alembic nor SQLAlchemy.
 """
