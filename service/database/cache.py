@@ -53,20 +53,20 @@ class ResultCache(Generic[Result]):
 
     async def get(self, key: Hashable, caller: Caller) -> tuple[Result | None, Caller]:
         """Return the result if it is cached and has every change, and what a new one must show."""
-        if not self._query or not (self._replicas or key in self._epoch):
+        epoch, found = self._epoch, self._epoch.get(key)
+        if not self._query or not (self._replicas or found):
             return None, caller
         try:
             transaction = await self._checks.submit(0, caller=caller) or 0
         except CatalogueError:  # `Statements` has logged it
             return None, caller
-        caller = caller._replace(min_transaction=max(caller.min_transaction, transaction))
-        result, _, usable_until = self._epoch.get(key) or (None, 0, 0.0)
-        if result is None or usable_until < asyncio.get_running_loop().time():
-            if self._replicas:
-                await self._replicas.look_for(caller.min_transaction)
-            return None, caller
-        self._from_memory.inc()
-        return result, caller
+        if found and epoch is self._epoch and found[2] >= asyncio.get_running_loop().time():
+            self._from_memory.inc()
+            return found[0], caller
+        if self._replicas:
+            caller = caller._replace(min_transaction=max(caller.min_transaction, transaction))
+            await self._replicas.look_for(caller.min_transaction)
+        return None, caller
 
     def start(self, callers: Sequence[Caller]) -> Start[Result] | None:
         """Return the start of a result, for `keep`; call it before its first statement."""
