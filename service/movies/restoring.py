@@ -99,9 +99,7 @@ class Restores:
             error = NoUndo()
         elif not is_kept:
             error = NotKept() if was_used else NotFound(MOVIES.noun)
-        elif (
-            next(attempts) < MAX_LOSSES
-        ):  # another session has just restored it, or its external id
+        elif next(attempts) < MAX_LOSSES:  # another session has just created one with its ids
             error = Contended(f"other sessions restore movie {movie_id} in turn")
         else:
             error = self.statements.report("restore_movie", DROPPED)

@@ -41,7 +41,7 @@ class Operation(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A method of a path, its own handler (no other route has it), and who may use it.
+    """A method of a path, its handler, and who may use it.
 
     Only routes with an operation are in the reference.
     """
