@@ -25,7 +25,10 @@ class Problem(NamedTuple):
 
 
 class CatalogueError(Exception):
-    """An error that clients are told about; `detail`: the text if it has none, and the example."""
+    """An error that clients are told about.
+
+    `detail`: what they read if it has no text, or one for the log only; and the example.
+    """
 
     problem = Problem("internal-error", "Internal server error", 500)
     detail = "unexpected error; the log has the details"

@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
 NUMBERED_ITEMS = 1_000  # page numbers reach so many items if more than EXACT_TOTAL match
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
-SORT_GUARD_S = 0.1  # by a total that may be forged; as long again for each 20,000 matches
+SORT_GUARD_S = 0.1  # for a total from a cursor, perhaps forged; 0.1 s more per 20,000 matches
 # To find and sort a match costs as much as to walk past so many rows. Measured: 1 to 30, depending
 # on the filter.
 SORT_COST = 4
