@@ -20,7 +20,6 @@ from service.web.fields import (
     JSONObject,
     Unreadable,
     find_text_errors,
-    text_field,
     type_name,
 )
 
@@ -40,6 +39,11 @@ def _parse_runtime(text: str) -> int:
         raise ValueError('must be of the form "<number> mins", like "102 mins"')
     # Enough digits to see that the number is too big: int() refuses more than 4,300.
     return int(match[1][:20])
+
+
+def _check_title(text: str) -> None:
+    if errors := find_text_errors(text, MAX_TITLE_BYTES):
+        raise ValidationError(errors)
 
 
 def _check_year(year: int) -> None:
@@ -115,8 +119,13 @@ class MovieInput(JSONObject):
 
     called = "a movie"
     read_only: ClassVar[Collection[str]] = (*READ_ONLY, "etag")
-    title = text_field(
-        MAX_TITLE_BYTES,
+    title = JSONField(
+        str,
+        "a string",
+        _check_title,
+        minLength=1,
+        maxLength=MAX_TITLE_BYTES,
+        pattern=TEXT,
         description=f"1 to {MAX_TITLE_BYTES} bytes of UTF-8, not blank; stored byte for byte",
         examples=["Casablanca"],
     )

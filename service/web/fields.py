@@ -94,17 +94,6 @@ class JSONField(Field[Any]):
         return loaded
 
 
-def text_field(max_bytes: int, **options: Any) -> JSONField:
-    """Make a field for text that is not blank; `options` are those of `JSONField`."""
-
-    def check(text: str) -> None:
-        if errors := find_text_errors(text, max_bytes):
-            raise ValidationError(errors)
-
-    shape: dict[str, Any] = {"minLength": 1, "maxLength": max_bytes, "pattern": TEXT}
-    return JSONField(str, "a string", check, **shape, **options)
-
-
 def find_text_errors(text: str, max_bytes: int) -> list[str]:
     """Find blank text and characters that PostgreSQL cannot store; only measure a longer text."""
     errors = []

@@ -3,19 +3,27 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from service.config import Server as Settings
-from service.errors import ExpectationFailed, MethodNotAllowed, PathNotFound, Refusal, Unavailable
+from service.errors import (
+    BadRequest,
+    ExpectationFailed,
+    MethodNotAllowed,
+    PathNotFound,
+    Refusal,
+    Unavailable,
+)
 from service.telemetry.metrics import Metrics
 from service.web import problems
 from service.web.access_log import AccessLog
 from service.web.context import CONTEXT, ClientGone, Contexts, RequestContext
 from service.web.cors import SEC_FETCH_SITE, require_allowed_origin
-from service.web.headers import POSITION, limit_headers, parse_position
+from service.web.headers import MAX_HEADER_BYTES, POSITION, parse_position
 from service.web.route import Access, Route, Scope
 
 CHECK_INTERVAL_S = 0.5
@@ -86,7 +94,8 @@ class RequestCycle:
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:
-            limit_headers(request)
+            if sum(map(len, chain.from_iterable(request.raw_headers))) > MAX_HEADER_BYTES:  # 1 us
+                raise BadRequest(f"the headers have more than {MAX_HEADER_BYTES} bytes")  # noqa: TRY301 - as those of handlers
             if route := self._routes.get(request.match_info.route):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:
