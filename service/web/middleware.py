@@ -69,7 +69,7 @@ class RequestCycle:
         """
         app = web.Application(middlewares=[self.respond])
         app.on_response_prepare.append(add_common_headers)
-        app.cleanup_ctx.append(partial(run_beside, self._check_regularly))
+        app.cleanup_ctx.append(partial(run_beside, self._cancel_overdue))
         app[CYCLE] = self
         for route in sorted(routes, key=lambda route: "{" not in route.path):
             add = partial(app.router.add_route, expect_handler=check_expectation)
@@ -122,23 +122,20 @@ class RequestCycle:
             response.force_close()
         return response
 
-    async def _check_regularly(self) -> None:
-        interval = min(CHECK_INTERVAL_S, self.settings.request_timeout / 2)
-        while True:
-            now = asyncio.get_running_loop().time()
-            self.cancel_overdue(now, now + interval)
-            await asyncio.sleep(interval)
-
-    def cancel_overdue(self, now: float, next_check: float) -> None:
-        """Cancel the requests whose deadline has passed; both times by the loop's clock.
+    async def _cancel_overdue(self) -> None:
+        """Cancel requests whose deadline has passed, again and again.
 
         A request counts from the check after its start, so none is cancelled too early.
         """
-        self._next_check = next_check
-        for task, context in list(self._running.items()):
-            if context.deadline <= now and not context.is_overdue:
-                context.is_overdue = True
-                task.cancel()
+        interval = min(CHECK_INTERVAL_S, self.settings.request_timeout / 2)
+        while True:
+            now = asyncio.get_running_loop().time()
+            self._next_check = now + interval
+            for task, context in list(self._running.items()):
+                if context.deadline <= now and not context.is_overdue:
+                    context.is_overdue = True
+                    task.cancel()
+            await asyncio.sleep(interval)
 
 
 async def run_beside(
