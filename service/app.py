@@ -43,7 +43,6 @@ from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
 from service.movies.restoring import Restores
-from service.movies.search_help import SearchHelp
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
 from service.web import reference
@@ -178,7 +177,7 @@ def _make_routes(
     lists = Lists(
         store,
         listing,
-        help=SearchHelp(slow),
+        statements=slow,
         begin_copy=partial(begin_copy, feed) if feed else None,
         has_streams=server.max_streams > 0,
         cache_seconds=server.cache_seconds,

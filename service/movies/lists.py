@@ -10,11 +10,12 @@ from aiohttp import hdrs, web
 from service.database.cache import ResultCache
 from service.database.listing import Listing, Page, PageTerms
 from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_callers
+from service.database.statements import Statements
 from service.database.store import Store
+from service.movies import search_help
 from service.movies.exporting import BeginCopy, choose_form, stream_movies
 from service.movies.movie import Form, Movie, movie_json
 from service.movies.parameters import Filter, ListQuery, parse_list_query
-from service.movies.search_help import SearchHelp
 from service.web.context import CONTEXT
 from service.web.pages import EncodedPage, encode_page, make_link
 from service.web.responses import cacheable_response, make_content
@@ -37,7 +38,7 @@ class Lists:
 
     store: Store[Movie]
     listing: Listing[Movie]
-    help: SearchHelp
+    statements: Statements  # of the facets and suggestions
     begin_copy: BeginCopy | None
     has_streams: bool
     cache_seconds: int
@@ -79,8 +80,9 @@ class Lists:
         counted, more = None, dict[str, Any]()
         for _ in range(TRIES):  # until the facets do not contradict the total
             if query.facets:
-                found = await self.help.count_facets(filters, query.facets, callers)
-                counted, more["facets"] = found
+                counted, more["facets"] = await search_help.count_facets(
+                    self.statements, filters, query.facets, callers
+                )
             page = await self.listing.fetch_page(terms, callers, counted)
             if not counted or counted.matches == page.total:
                 break
@@ -88,7 +90,7 @@ class Lists:
             for facet in more["facets"].values():
                 facet["is_estimate"] = True
         if query.filter.title and not page.total:
-            suggested = await self.help.suggest(filters, callers)
+            suggested = await search_help.suggest(self.statements, filters, callers)
             more["suggestions"] = [movie.title for movie in suggested]
             more["suggested_movies"] = [movie_json(movie) for movie in suggested]
         movies = [movie_json(movie) for movie in page.items]
