@@ -6,7 +6,7 @@ styles.
 
 import re
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from html import escape
 from pathlib import Path
 from string import Template
@@ -108,16 +108,12 @@ class Reference:
     """The handlers of /v1/openapi.json and below /v1/docs; `OperatorError` without their files."""
 
     def __init__(self, make_document: Callable[[], Json]) -> None:
-        self._files, self._page = _read_contents()
-        self._make_document = make_document
+        self._files, self._page = read_contents()
+        self._get_document = cache(lambda: make_content(encode_json(make_document())))
 
     async def document(self, request: web.Request) -> web.StreamResponse:
         """200 and the OpenAPI document."""
-        return cacheable_response(request, self._content)
-
-    @cached_property
-    def _content(self) -> Content:
-        return make_content(encode_json(self._make_document()))
+        return cacheable_response(request, self._get_document())
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """200 and the page."""
@@ -144,7 +140,7 @@ def make_routes(reference: Reference) -> list[Route]:
 
 
 @cache  # the workers of gunicorn get what their master has read
-def _read_contents() -> tuple[dict[str, Content], Content]:
+def read_contents() -> tuple[dict[str, Content], Content]:
     """Return the files by name, and the page."""
     try:
         files = {
