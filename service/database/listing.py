@@ -6,7 +6,7 @@ counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -95,6 +95,7 @@ class Page(Generic[Item]):
         return max(1, -(-self.total // size))
 
 
+@dataclass(eq=False)
 class Listing(Generic[Item]):
     """Lists items; may raise `Unavailable`. `streams`: the statements of whole lists.
 
@@ -105,12 +106,11 @@ class Listing(Generic[Item]):
     does not contradict its rows.
     """
 
-    def __init__(self, resource: Resource[Item], statements: Statements, streams: Streams) -> None:
-        self._resource = resource
-        self._statements = statements
-        self._streams = streams
-        # In the table, as the last count saw it; 0: there was none, so pages by cursor walk.
-        self._items = 0
+    resource: Resource[Item]
+    statements: Statements
+    streams: Streams
+    # In the table, as the last count saw it; 0: there was none, so pages by cursor walk.
+    _items: int = field(default=0, init=False)
 
     async def fetch_page(
         self, wanted: PageTerms, callers: Sequence[Caller] = (), counted: Counted | None = None
@@ -137,7 +137,7 @@ class Listing(Generic[Item]):
             return Page([], previous=None, next=None, total=total)
         if total > EXACT_TOTAL and place.skip + size > NUMBERED_ITEMS:
             last = NUMBERED_ITEMS // size
-            what = f"over {EXACT_TOTAL} {self._resource.table} match"
+            what = f"over {EXACT_TOTAL} {self.resource.table} match"
             detail = f"must be at most {last}, as {what}; use a cursor"
             raise WrongParameters([Failure("page", detail)])
         if rows is None or total > EXACT_TOTAL:
@@ -151,7 +151,7 @@ class Listing(Generic[Item]):
     ) -> Chunks:
         """Yield the rows of all items that match, in chunks, as `Streams.stream` does."""
         sent = filter_parameter(filters) | place_parameters(sort, Place(), None)
-        return self._streams.stream(f"walk_{self._resource.table}", sent, caller, has_left)
+        return self.streams.stream(f"walk_{self.resource.table}", sent, caller, has_left)
 
     async def _fetch_rows(
         self, terms: PageTerms, total: int, callers: Sequence[Caller]
@@ -169,11 +169,11 @@ class Listing(Generic[Item]):
         if not is_sorted and not is_sort_cheaper(total, self._items, place.skip + size):
             started, key = choose_start(filters, order, place.key)
             try:
-                return await self._statements.fetch(
-                    f"walk_{self._resource.table}",
+                return await self.statements.fetch(
+                    f"walk_{self.resource.table}",
                     filter_parameter(started)
                     | place_parameters(order, Place(place.skip, key), size),
-                    timeout=None if may_sort or place.total else self._statements.timeout,
+                    timeout=None if may_sort or place.total else self.statements.timeout,
                     expects_timeout=bool(may_sort or place.total),
                     callers=callers,
                 )
@@ -190,9 +190,9 @@ class Listing(Generic[Item]):
         filters, sort, place, size = terms
         sent = place_parameters(place.get_order(sort), place, size)
         sent |= filter_parameter(filters) | {"most": most and str(most)}
-        name = f"sort_{self._resource.table}"
+        name = f"sort_{self.resource.table}"
         guard = SORT_GUARD_S * (1 + place.total / 20_000) if place.total else None
-        rows = await self._statements.fetch(
+        rows = await self.statements.fetch(
             name, sent, timeout=guard, expects_timeout=bool(guard), callers=callers
         )
         return Counted._make(rows[0][:2]), [row[2:] for row in rows if row[2] is not None]
@@ -200,7 +200,7 @@ class Listing(Generic[Item]):
     def _make_page(self, wanted: PageTerms, rows: Sequence[Row], total: int) -> Page[Item]:
         """Make the page of the first `size` rows; there is one more if the list goes on."""
         _, sort, place, size = wanted
-        items = [self._resource.make(row) for row in rows[:size]]
+        items = [self.resource.make(row) for row in rows[:size]]
         has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
             items.reverse()

@@ -73,12 +73,12 @@ class QueryRegistry:
 
     def load(self) -> None:
         """Read the files; `OperatorError` where one is wrong."""
-        self._replace(self._read_files(), list_versions(self._config.migrations))
+        self._use(self._read_files())
 
-    def _replace(self, queries: Mapping[str, Query], versions: Sequence[str]) -> None:
+    def _use(self, queries: Mapping[str, Query]) -> None:
+        self._versions = list_versions(self._config.migrations)
         self.queries.clear()
         self.queries.update(queries)
-        self._versions = versions
 
     async def verify(self, connection: aiopg.Connection) -> None:
         """Verify the files with the database; after a fault, read them again for the next call."""
@@ -129,10 +129,8 @@ class QueryRegistry:
         """
         found = self._read_files()
         await verify_queries(self._config, found)
-        # The file of a migration that the database lacks may have been removed.
-        versions = list_versions(self._config.migrations)
         changed = [name for name in found if found[name] != self.queries.get(name)]
-        self._replace(found, versions)
+        self._use(found)  # the file of a migration that the database lacks may have been removed
         return changed
 
 
