@@ -47,7 +47,11 @@ class AccessLog(AbstractAccessLogger):
             return
         line = _make_line(request, context, response, time)
         if self._lines is None:
-            getattr(structlog.get_logger(), level)("request", **line)
+            log = structlog.get_logger()
+            if is_health_check:
+                log.debug("request", **line)
+            else:
+                log.info("request", **line)
             return
         line |= {"event": "request", "level": level, "timestamp": datetime.now(UTC)}
         try:
