@@ -40,7 +40,7 @@ from service.telemetry import logs
 
 
 class Commands(click.Group):
-    """Reports an error (exit status 1) and Ctrl-C (130) in one line on stderr."""
+    """Reports an error (exit status 1) and Ctrl-C (130) on stderr; both without a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""

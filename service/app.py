@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,7 +43,6 @@ from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
 from service.movies.restoring import Restores
-from service.movies.search_help import SearchHelp
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
 from service.web import reference
@@ -77,29 +76,11 @@ def load_queries(config: Config) -> dict[str, Query]:
 
 @dataclass(frozen=True)
 class Sources:
-    """Makes statements: on the primary, or for reads on a replica where one is fresh enough."""
+    """What the stores and lists use: statements, and the replicas for reads."""
 
-    config: Config
     files: QueryRegistry
-    pool: Pool
     replicas: Replicas | None
-
-    async def require_migrations(self) -> None:
-        """Raise `Unavailable` unless all migrations have been applied."""
-        timeout = self.config.database.statement_timeout
-        await self.files.require_migrations(Statements(self.pool, self.files.queries, timeout))
-
-    def make_statements(self, limit: str | None = None, *, on_replicas: bool = False) -> Statements:
-        """Make statements; `limit`: of the pool, for reads; `on_replicas`: for reads alone."""
-        return Statements(
-            self.pool,
-            self.files.queries,
-            timeout=self.config.database.statement_timeout,
-            slow=self.config.log.slow_statement,
-            limit=limit,
-            standbys=self.replicas if on_replicas else None,
-            require_migrations=self.require_migrations,
-        )
+    make_statements: Callable[..., Statements]  # takes `limit` and `standbys` of `Statements`
 
 
 def create_app(
@@ -127,12 +108,22 @@ def create_app(
     replicas = None
     if config.database.replica_urls:
         replicas = Replicas(config.database, files.queries, pool, limits)
-    sources = Sources(config, files, pool, replicas)
-    statements = sources.make_statements()
+    timeout = config.database.statement_timeout
+    require_migrations = partial(files.require_migrations, Statements(pool, files.queries, timeout))
+    make_statements = partial(
+        Statements,
+        pool,
+        files.queries,
+        timeout,
+        slow=config.log.slow_statement,
+        require_migrations=require_migrations,
+    )
+    statements = make_statements()
     rate_limits = RateLimiter(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements), rate_limits)
     cycle = RequestCycle(server, access, metrics, AccessLog(metrics, config.log))
-    health = Health(config.service, sources.require_migrations, cycle)
+    health = Health(config.service, require_migrations, cycle)
+    sources = Sources(files, replicas, make_statements)
     routes = _make_routes(config, sources, access, health, cycle)
     if token := config.operations.token:
         page = MetricsPage(metrics, token)
@@ -162,23 +153,24 @@ def _make_routes(
     config: Config, sources: Sources, access: AccessControl, health: Health, cycle: RequestCycle
 ) -> list[Route]:
     """Make the store, the lists and the feed, and the routes on top of them."""
-    statements, server = sources.make_statements(), config.server
-    slow = sources.make_statements(LISTS, on_replicas=True)
-    streams = Streams(sources.make_statements(STREAMS, on_replicas=True))
+    make, replicas, server = sources.make_statements, sources.replicas, config.server
+    statements = make()
+    slow = make(limit=LISTS, standbys=replicas)
+    streams = Streams(make(limit=STREAMS, standbys=replicas))
     listing = Listing(MOVIES, slow, streams)
-    store = Store(MOVIES, statements, sources.make_statements(on_replicas=True))
+    store = Store(MOVIES, statements, make(standbys=replicas))
     creates = IdempotentCreates(store, statements)
     feed = None
     if config.changes.keep_days:
-        feed = Feed(sources.make_statements(LISTS), slow, sources.replicas)
+        feed = Feed(make(limit=LISTS), slow, replicas)
     bodies = BodyReader(server.body_timeout)
-    cache = ResultCache[EncodedPage](statements, DETECT if feed else "", sources.replicas)
+    cache = ResultCache[EncodedPage](statements, DETECT if feed else "", replicas)
     sources.files.on_reload = cache.clear
-    max_lag = config.database.max_replica_lag if sources.replicas else 0
+    max_lag = config.database.max_replica_lag if replicas else 0
     lists = Lists(
         store,
         listing,
-        help=SearchHelp(slow),
+        statements=slow,
         begin_copy=partial(begin_copy, feed) if feed else None,
         has_streams=server.max_streams > 0,
         cache_seconds=server.cache_seconds,

@@ -60,7 +60,7 @@ def _whole_number(minimum: int, maximum: int | None = None) -> kinds.Integer:
 
 
 def _choice(*words: str) -> kinds.String:
-    """Make a setting that is one of these words, in upper or lower case."""
+    """Make a setting that is one of these words, whatever their case."""
     return kinds.String(pre_load=lambda given: str(given).lower(), validate=OneOf(words))
 
 
@@ -70,7 +70,7 @@ def _pattern(regex: str, expected: str) -> kinds.String:
 
 
 def _seconds(minimum: float, maximum: float = 300) -> kinds.Float:
-    """Make a setting that is a time; the maximum catches a value that was meant in milliseconds."""
+    """Make a setting that is a time; the maximum refuses most values meant in milliseconds."""
     mistake = f"must be in seconds, from {minimum:g} to {maximum:g}"
     errors: Any = dict.fromkeys(("invalid", "special", "too_large"), mistake)
     return kinds.Float(validate=Range(minimum, maximum, error=mistake), error_messages=errors)
@@ -304,7 +304,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise OperatorError(f"{path}: not TOML: {error}") from error
     values: dict[str, Any] = {}
     for section, keys in given.items():
-        # Refuse an unknown section even if it is empty.
+        # A key without a section, or an empty unknown section, then is an unknown setting.
         if isinstance(keys, dict) and (keys or section in SECTIONS):
             values |= {f"{section}.{key}": value for key, value in keys.items()}
         else:

@@ -25,7 +25,10 @@ class Problem(NamedTuple):
 
 
 class CatalogueError(Exception):
-    """An error that clients are told about; `detail`: the text if it has none, and the example."""
+    """An error that clients are told about.
+
+    `detail`: what they read if it has no text, or one for the log only; and the example.
+    """
 
     problem = Problem("internal-error", "Internal server error", 500)
     detail = "unexpected error; the log has the details"
@@ -149,46 +152,42 @@ class NotFound(ItemError):
     detail = "there is no movie with this id"
 
 
-class HTTPError(CatalogueError):
-    """An error of HTTP itself; `reason` says more than its detail."""
+class BadRequest(CatalogueError):
+    """The request is not valid HTTP; `reason` says more than `detail`."""
+
+    problem = Problem("bad-request", "Bad request", 400)
+    detail = "the request is not valid HTTP"
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(f"{self.detail}: {reason}" if reason else "")
 
 
-class BadRequest(HTTPError):
-    """The request is not valid HTTP."""
-
-    problem = Problem("bad-request", "Bad request", 400)
-    detail = "the request is not valid HTTP"
-
-
-class PathNotFound(HTTPError):
+class PathNotFound(CatalogueError):
     """Nothing exists at the path of the request."""
 
     problem = NotFound.problem
     detail = "nothing exists at this path"
 
 
-class MethodNotAllowed(HTTPError):
+class MethodNotAllowed(CatalogueError):
     """The path exists, and has only the `allowed` methods."""
 
     problem = Problem("method-not-allowed", "Method not allowed", 405)
     detail = "this path does not support the method; see the Allow header"
 
     def __init__(self, allowed: str) -> None:
-        super().__init__(allowed)
+        super().__init__(f"{self.detail}: {allowed}")
         self.headers = {"Allow": allowed}
 
 
-class ExpectationFailed(HTTPError):
+class ExpectationFailed(CatalogueError):
     """The header Expect has an unknown value."""
 
     problem = Problem("expectation-failed", "Expectation failed", 417)
     detail = 'only the expectation "100-continue" is supported'
 
 
-class UpgradeRequired(HTTPError):
+class UpgradeRequired(CatalogueError):
     """The request needs a later version of HTTP (RFC 9110, 7.8)."""
 
     problem = Problem("upgrade-required", "Upgrade required", 426)

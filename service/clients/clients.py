@@ -65,7 +65,10 @@ def _sum(unchecked: str) -> str:
 
 
 class StoredClient(NamedTuple):
-    """A client as it is stored; times in seconds since 1970; null without a token before."""
+    """A row of `get_clients`; times in seconds since 1970.
+
+    The two columns of the previous token are null if there is none.
+    """
 
     id: int
     token_hash: str
@@ -185,11 +188,9 @@ class Clients:
 def _verify(stored: StoredClient | None, token: str, known_until: float) -> Client:
     """Return the client if the token is valid for it; otherwise raise `Unauthorized`."""
     token_hash = hash_token(token)
-    if stored is None:
-        raise Unauthorized(UNKNOWN, is_token_sent=True)
-    if compare_digest(token_hash, stored.token_hash):
+    if stored and compare_digest(token_hash, stored.token_hash):
         expires_at = stored.expires_at
-    elif not compare_digest(token_hash, stored.previous_token_hash or ""):
+    elif not stored or not compare_digest(token_hash, stored.previous_token_hash or ""):
         raise Unauthorized(UNKNOWN, is_token_sent=True)
     elif stored.previous_expires_at <= time.time():
         raise Unauthorized(ROTATED, is_token_sent=True)

@@ -187,7 +187,20 @@ def rotate(config: Config, name: str, former_token_until: datetime | None) -> No
     or after --grace.
     """
     with _begin(config) as transaction:
-        client_id = _lock_client(transaction, name, has_grace=former_token_until is not None)
+        rows = transaction.run("lock_client", {"client_name": name})
+        if not rows:
+            raise OperatorError(UNKNOWN_NAME.format(name))
+        ((client_id, refused_since, works_until),) = rows
+        if refused_since:
+            raise OperatorError(
+                f'"{name}" was revoked or expired at {refused_since} UTC: restore it in SQL first'
+                " (docs/dbas.md), or add a new client"
+            )
+        if former_token_until and works_until:  # it would end an earlier grace before its time
+            raise OperatorError(
+                f'the former token of "{name}" works until {works_until} UTC: wait'
+                " until then, or rotate without --grace, which stops both tokens"
+            )
         token = make_token(client_id)
         stored = {"token_hash": hash_token(token), "former_token_until": former_token_until}
         transaction.run("rotate_client", {"id": client_id, **stored})
@@ -196,25 +209,6 @@ def rotate(config: Config, name: str, former_token_until: datetime | None) -> No
         report(f'the former token of "{name}" works until {former_token_until:{MINUTE}}')
     else:
         report(f'the former token of "{name}" is refused from now on: {TAKES_EFFECT}')
-
-
-def _lock_client(transaction: Transaction, name: str, *, has_grace: bool) -> int:
-    """Return the id of a client; refuse a grace that would end an earlier one before its time."""
-    rows = transaction.run("lock_client", {"client_name": name})
-    if not rows:
-        raise OperatorError(UNKNOWN_NAME.format(name))
-    ((client_id, refused_since, works_until),) = rows
-    if refused_since:
-        raise OperatorError(
-            f'"{name}" was revoked or expired at {refused_since} UTC: restore it in SQL first'
-            " (docs/dbas.md), or add a new client"
-        )
-    if has_grace and works_until:
-        raise OperatorError(
-            f'the former token of "{name}" works until {works_until} UTC: wait'
-            " until then, or rotate without --grace, which stops both tokens"
-        )
-    return int(client_id)
 
 
 @clients.command()

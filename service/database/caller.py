@@ -12,7 +12,7 @@ class Caller(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The id of a client with a valid token, the address of any other, for logs and limits."""
+        """The id of a client with a valid token, the address of any other, for logs."""
         return self.address if self.client_id is None else str(self.client_id)
 
 

@@ -10,7 +10,8 @@ import ctypes
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import aiopg
@@ -73,18 +74,6 @@ def require_utf8_database(session: Session) -> None:
         )
 
 
-class OpenFiles:
-    """Replaces the module `select` in aiopg, which uses it to check whether a descriptor is open.
-
-    The real `select()` refuses descriptors from 1,024 on, and a process may have more clients.
-    """
-
-    @staticmethod
-    def select(descriptors: Sequence[int], *_: object) -> None:
-        """Raise OSError (EBADF) if the descriptor is closed."""
-        os.fstat(descriptors[0])
-
-
 class Connection(aiopg.Connection):
     """Raises `QueryCanceled` if PostgreSQL cancels a statement, for example at its timeout.
 
@@ -96,8 +85,9 @@ class Connection(aiopg.Connection):
     async def _poll(self, waiter: asyncio.Future[None], timeout: float) -> None:  # noqa: ASYNC109 - aiopg's
         """Wait for PostgreSQL's response, in place of the method of aiopg 1.4.0.
 
-        It differs in three places: `close` is not awaited, as it does not wait; `QueryCanceled` is
-        raised as it is, not as `CancelledError`; and it is not reported to the loop.
+        It differs in four places: it asserts nothing; `close` is not awaited, as it does not wait;
+        `QueryCanceled` is raised as it is, unless the task is cancelled, too; and it is not
+        reported to the loop.
         """
         self._ready(self._weakref)  # as aiopg: sends and reads what is possible now
         try:
@@ -120,7 +110,10 @@ class Connector:
     def __init__(self, settings: Database) -> None:
         self._url = settings.url
         self._last: ServerAddress = {}
-        aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
+        # aiopg uses the module `select` only to see whether a descriptor is open. The real one
+        # refuses descriptors from 1,024 on, and a process may have more clients.
+        open_files = SimpleNamespace(select=lambda descriptors, *_: os.fstat(descriptors[0]))
+        aiopg.connection.select = open_files  # type: ignore[assignment, attr-defined]
 
     async def connect(self) -> Connection:
         """Open a connection; `OperatorError` for a wrong URL, otherwise psycopg2.Error."""

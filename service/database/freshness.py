@@ -5,7 +5,7 @@ Each server is asked every `POLL_S`. Answers of the primary are kept as samples:
 so its data is no older than the sample. A read after a write needs more: the transaction of the
 write must be below the horizon of the replica.
 
-`advance`, `measure_age` and `may_serve` decide; they ask and change nothing.
+The functions `advance`, `measure_age` and `may_serve` decide; they neither ask nor change anything.
 docs/decisions/0019-read-from-replicas.md says what each condition prevents.
 """
 
@@ -174,15 +174,10 @@ class Primary(PolledServer):
 
     def __init__(self, settings: Database, queries: Mapping[str, Query], pool: Pool) -> None:
         super().__init__(settings, queries)
-        self._pool = pool
+        self.pool = pool
         self.identity: Identity | None = None
         kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
         self.samples: deque[Sample] = deque(maxlen=round(kept))
-
-    @property
-    def is_away(self) -> bool:
-        """Whether nobody here reaches it; a poll may also fail because the server is full."""
-        return not self.answers and not self._pool.is_connected
 
     async def update(self) -> None:
         """Ask, and keep a sample; drop those of a former primary."""
@@ -265,5 +260,6 @@ class Replica(PolledServer):
             primary=primary.identity,
             newest=primary.samples[-1] if primary.samples else None,
             primary_answers=primary.answers,
-            primary_is_away=primary.is_away,
+            # A poll may also fail because the server is full.
+            primary_is_away=not primary.answers and not primary.pool.is_connected,
         )

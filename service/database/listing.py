@@ -6,9 +6,9 @@ counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
 
@@ -24,17 +24,10 @@ Item = TypeVar("Item")
 EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
 NUMBERED_ITEMS = 1_000  # page numbers reach so many items if more than EXACT_TOTAL match
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
-SORT_GUARD_S = 0.1  # by a total that may be forged; as long again for each 20,000 matches
+SORT_GUARD_S = 0.1  # for a total from a cursor, perhaps forged; 0.1 s more per 20,000 matches
 # To find and sort a match costs as much as to walk past so many rows. Measured: 1 to 30, depending
 # on the filter.
 SORT_COST = 4
-
-
-class Filter(Protocol):
-    """The conditions of a list."""
-
-    def as_json(self) -> dict[str, object]:
-        """Return them as the members of a JSON object, without those that are not set."""
 
 
 class Counted(NamedTuple):
@@ -70,6 +63,15 @@ class Place:
         return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
 
 
+class PageTerms(NamedTuple):
+    """A page of `size` items at `place`; `filters`: the conditions that are set, by name."""
+
+    filters: Mapping[str, Any]
+    sort: str
+    place: Place
+    size: int
+
+
 @dataclass(frozen=True)
 class Page(Generic[Item]):
     """Items in order, the keys of the neighbouring pages (None: no such page), and the total."""
@@ -93,6 +95,7 @@ class Page(Generic[Item]):
         return max(1, -(-self.total // size))
 
 
+@dataclass(eq=False)
 class Listing(Generic[Item]):
     """Lists items; may raise `Unavailable`. `streams`: the statements of whole lists.
 
@@ -103,85 +106,74 @@ class Listing(Generic[Item]):
     does not contradict its rows.
     """
 
-    def __init__(self, resource: Resource[Item], statements: Statements, streams: Streams) -> None:
-        self._resource = resource
-        self._statements = statements
-        self._streams = streams
-        # In the table, as the last count saw it; 0: there was none, so pages by cursor walk.
-        self._items = 0
+    resource: Resource[Item]
+    statements: Statements
+    streams: Streams
+    # In the table, as the last count saw it; 0: there was none, so pages by cursor walk.
+    _items: int = field(default=0, init=False)
 
-    async def fetch_page(  # noqa: PLR0913, PLR0917 - the terms of a page
-        self,
-        wanted: Filter,
-        sort: str,
-        place: Place,
-        size: int,
-        callers: Sequence[Caller] = (),
-        counted: Counted | None = None,
+    async def fetch_page(
+        self, wanted: PageTerms, callers: Sequence[Caller] = (), counted: Counted | None = None
     ) -> Page[Item]:
-        """Return the page of `size` items at `place`; with `size` 0, only the total.
+        """Return the page; with `size` 0, only the total.
 
         `counted`: if that is known. Raises `WrongParameters` if the page number is too high for so
         many matches.
         """
-        terms = wanted, sort, place, size + 1  # one more shows whether the list goes on
+        place, size = wanted.place, wanted.size
+        terms = wanted._replace(size=size + 1)  # one more shows whether the list goes on
         if place.total is not None and not counted and size:
             # Otherwise the total is wrong: it is forged, or items were deleted or added since.
             with suppress(Contended):
-                known = await self._fetch_rows(*terms, place.total, callers)
+                known = await self._fetch_rows(terms, place.total, callers)
                 if 0 < len(known) <= place.total:
-                    return self._make_page(sort, place, size, known, place.total)
-        terms = wanted, sort, replace(place, total=None), size + 1
+                    return self._make_page(wanted, known, place.total)
+        terms = terms._replace(place=replace(place, total=None))
         rows: list[Row] | None = None
         if not counted:
-            counted, rows = await self._sort(*terms, callers, most=EXACT_TOTAL)
+            counted, rows = await self._sort(terms, callers, most=EXACT_TOTAL)
         total, self._items = counted
         if not size:
             return Page([], previous=None, next=None, total=total)
         if total > EXACT_TOTAL and place.skip + size > NUMBERED_ITEMS:
             last = NUMBERED_ITEMS // size
-            what = f"over {EXACT_TOTAL} {self._resource.table} match"
+            what = f"over {EXACT_TOTAL} {self.resource.table} match"
             detail = f"must be at most {last}, as {what}; use a cursor"
             raise WrongParameters([Failure("page", detail)])
         if rows is None or total > EXACT_TOTAL:
             is_past_end = place.key is None and place.skip >= total
-            rows = [] if is_past_end else await self._fetch_rows(*terms, total, callers)
+            rows = [] if is_past_end else await self._fetch_rows(terms, total, callers)
         total = correct_total(total, place, size, len(rows))
-        return self._make_page(sort, place, size, rows, total)
+        return self._make_page(wanted, rows, total)
 
     def stream(
-        self, wanted: Filter, sort: str, caller: Caller, has_left: Callable[[], bool]
+        self, filters: Mapping[str, Any], sort: str, caller: Caller, has_left: Callable[[], bool]
     ) -> Chunks:
         """Yield the rows of all items that match, in chunks, as `Streams.stream` does."""
-        sent = filter_parameter(wanted.as_json()) | place_parameters(sort, Place(), None)
-        return self._streams.stream(f"walk_{self._resource.table}", sent, caller, has_left)
+        sent = filter_parameter(filters) | place_parameters(sort, Place(), None)
+        return self.streams.stream(f"walk_{self.resource.table}", sent, caller, has_left)
 
-    async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
-        self,
-        wanted: Filter,
-        sort: str,
-        place: Place,
-        size: int,
-        total: int,
-        callers: Sequence[Caller],
+    async def _fetch_rows(
+        self, terms: PageTerms, total: int, callers: Sequence[Caller]
     ) -> list[Row]:
-        """Return `size` rows at `place`: sort the matches, or walk the index of the sort order.
+        """Return the rows of a page: sort the matches, or walk the index of the sort order.
 
         If the index walk times out, sort the matches: matches that are clustered make the walk
         long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters, order = wanted.as_json(), place.get_order(sort)
+        filters, sort, place, size = terms
+        order = place.get_order(sort)
         may_sort = total <= MAX_SORTED_MATCHES
         # The shortest titles come first: a walk would pass all that are shorter than the search.
         is_sorted = may_sort and order == "relevance" and "title" in filters and not place.key
         if not is_sorted and not is_sort_cheaper(total, self._items, place.skip + size):
             started, key = choose_start(filters, order, place.key)
             try:
-                return await self._statements.fetch(
-                    f"walk_{self._resource.table}",
+                return await self.statements.fetch(
+                    f"walk_{self.resource.table}",
                     filter_parameter(started)
                     | place_parameters(order, Place(place.skip, key), size),
-                    timeout=None if may_sort or place.total else self._statements.timeout,
+                    timeout=None if may_sort or place.total else self.statements.timeout,
                     expects_timeout=bool(may_sort or place.total),
                     callers=callers,
                 )
@@ -189,32 +181,26 @@ class Listing(Generic[Item]):
                 if not may_sort:
                     raise
         # With all filters: sort_<table> finds every match before it looks at the place.
-        return (await self._sort(wanted, sort, place, size, callers))[1]
+        return (await self._sort(terms, callers))[1]
 
-    async def _sort(  # noqa: PLR0913, PLR0917 - the terms of a page
-        self,
-        wanted: Filter,
-        sort: str,
-        place: Place,
-        size: int,
-        callers: Sequence[Caller],
-        most: int | None = None,
+    async def _sort(
+        self, terms: PageTerms, callers: Sequence[Caller], most: int | None = None
     ) -> tuple[Counted, list[Row]]:
-        """Count the matches, and return `size` rows at `place`; none if more than `most` match."""
+        """Count the matches, and return the rows of a page; none if more than `most` match."""
+        filters, sort, place, size = terms
         sent = place_parameters(place.get_order(sort), place, size)
-        sent |= filter_parameter(wanted.as_json()) | {"most": most and str(most)}
-        name = f"sort_{self._resource.table}"
+        sent |= filter_parameter(filters) | {"most": most and str(most)}
+        name = f"sort_{self.resource.table}"
         guard = SORT_GUARD_S * (1 + place.total / 20_000) if place.total else None
-        rows = await self._statements.fetch(
+        rows = await self.statements.fetch(
             name, sent, timeout=guard, expects_timeout=bool(guard), callers=callers
         )
         return Counted._make(rows[0][:2]), [row[2:] for row in rows if row[2] is not None]
 
-    def _make_page(
-        self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int
-    ) -> Page[Item]:
+    def _make_page(self, wanted: PageTerms, rows: Sequence[Row], total: int) -> Page[Item]:
         """Make the page of the first `size` rows; there is one more if the list goes on."""
-        items = [self._resource.make(row) for row in rows[:size]]
+        _, sort, place, size = wanted
+        items = [self.resource.make(row) for row in rows[:size]]
         has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
             items.reverse()
@@ -256,8 +242,8 @@ def is_sort_cheaper(matches: int, items: int, rows: int) -> bool:
 
 
 def choose_start(
-    filters: dict[str, Any], order: str, key: SortKey | None
-) -> tuple[dict[str, Any], SortKey | None]:
+    filters: Mapping[str, Any], order: str, key: SortKey | None
+) -> tuple[Mapping[str, Any], SortKey | None]:
     """Return where the walk starts: at the key, or at the bound of the range if that is farther.
 
     Only one of the two is sent: otherwise PostgreSQL may start at the nearer one and read all rows

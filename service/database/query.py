@@ -61,7 +61,7 @@ NO_PARAMETERS: Parameters = {}
 class Expected(NamedTuple):
     """What the service relies on in a query.
 
-    `columns`: their names and Python types, in this order. `samples`: parameters as the service
+    `columns`: their names and Python types, in this order. `samples`: all parameters as the service
     sends them, which find and change nothing; the query is verified with each of these. `in_order`:
     the order of the rows counts.
     `by_command`: only a command uses it; a login that serves requests may lack its privileges.
@@ -78,11 +78,6 @@ class Expected(NamedTuple):
     in_order: bool = False
     own_tables: Sequence[str] = ()
     lost_race: str = ""
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Return the names of the parameters."""
-        return tuple(self.samples[0])
 
 
 def collect_expected(*packages: str) -> dict[str, Expected]:

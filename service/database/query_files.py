@@ -256,10 +256,11 @@ def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
 
 def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, Expected]) -> None:
     for name, wanted in expected.items():
-        spec = f"{name}({', '.join(wanted.parameters)})"
+        parameters = [*wanted.samples[0]]
+        spec = f"{name}({', '.join(parameters)})"
         if not (found := queries.get(name)):
             raise OperatorError(f"{folder}: no query `-- name: {spec}`, which the service needs")
-        if {*found.parameters} != {*wanted.parameters}:
+        if {*found.parameters} != {*parameters}:
             raise found.make_error(f"expected {spec}, found ({', '.join(found.parameters)})")
         if not wanted.writes and not found.is_read_only:
             what = "expected a line `-- set: transaction_read_only = on` below its name"

@@ -4,9 +4,9 @@ The tests are in query_tests/calls.json. A test is a list of calls: the names of
 queries, their parameters, and the rows that each of them must return. `before` has the calls that
 each test begins with. A parameter that a call lacks is the one of `defaults`, or null. A row may
 lack its last columns, and `*` is any value but null. Ids, transactions and times differ in each
-run, so rows and parameters have names for them: where a name is used for the first time, it gets
-the value that is found. A test with samples that a rule of the DBA's own refuses is run again with
-other values for extreme ones, those of `ordinary`.
+run, so rows and parameters have names for them: the first row with a name gives it the value that
+is found. A test that a rule of the DBA's own or the login's privileges prevent is run again, with
+the values of `ordinary` for extreme ones.
 """
 
 import re

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from service.errors import Contended, RuleBroken, WaitedInVain
@@ -15,13 +16,13 @@ LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
 MAX_LOSSES = 9
 
 
+@dataclass(frozen=True)
 class Resender:
-    """Sends writes until they are made or refused; `unique_rule`: the name of the unique index."""
+    """Sends writes until they are made or refused, or `timeout` seconds have passed."""
 
-    def __init__(self, timeout: float, unique_rule: str) -> None:
-        self._timeout = timeout
-        self._unique_rule = unique_rule
-        self._one_at_a_time = asyncio.Semaphore()
+    timeout: float
+    unique_rule: str  # the name of the unique index
+    _one_at_a_time: asyncio.Semaphore = field(default_factory=asyncio.Semaphore, init=False)
 
     async def send(self, send: Callable[[], Awaitable[Result]]) -> Result:
         """Send a write, and return its result; in the end, raises its error, or `Contended`.
@@ -33,7 +34,7 @@ class Resender:
         - has just taken its unique value: at once. The next statement sees that, unless the item
           is gone again.
         """
-        give_up = time.monotonic() + self._timeout
+        give_up = time.monotonic() + self.timeout
         last: Contended | None = None
         losses = 0
         while True:
@@ -47,7 +48,7 @@ class Resender:
                     last, pause = error, LOCK_RETRY_S
                 except RuleBroken as error:
                     losses += 1
-                    if error.rule != self._unique_rule or losses > MAX_LOSSES:
+                    if error.rule != self.unique_rule or losses > MAX_LOSSES:
                         raise
                     last, pause = Contended(f"other sessions take {error.rule} in turn"), 0
             await asyncio.sleep(pause)

@@ -1,9 +1,9 @@
 """Streams all rows of a read, from one snapshot, to a client that may read them slowly."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ class Chunk(NamedTuple):
 Chunks = AsyncGenerator[Chunk]
 
 
+@dataclass(eq=False)
 class Streams:
     """Streams statements; each holds a slot of their limit, and its connection.
 
@@ -40,10 +41,9 @@ class Streams:
     one.
     """
 
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
-        # When a stream last waited for a slot, by pool.
-        self._wanted_at: defaultdict[Pool, float] = defaultdict(lambda: -inf)
+    statements: Statements
+    # When a stream last waited for a slot, by pool.
+    _wanted_at: dict[Pool, float] = field(default_factory=dict, init=False)
 
     async def stream(
         self, name: str, parameters: Parameters, caller: Caller, has_left: Callable[[], bool]
@@ -55,7 +55,7 @@ class Streams:
         the client has gone before the statement is sent, or reads too slowly while others wait for
         a slot.
         """
-        statements, first = self._statements, list[Chunk]()
+        statements, first = self.statements, list[Chunk]()
         query = statements.queries[name]
         count = f"select {query.comment} count(*) from ({query.sql}) as stream"
         declare = f"declare catalogue_stream no scroll cursor for {query.sql}"
@@ -78,7 +78,7 @@ class Streams:
 
     async def _stream(self, pool: Pool, opening: Statement, has_left: Callable[[], bool]) -> Chunks:
         """Yield the rows from a server; `opening` returns how many there are."""
-        statements, query = self._statements, opening.query
+        statements, query = self.statements, opening.query
         fetch = f"fetch {query.comment} {ROWS} from catalogue_stream"
         fetching = opening._replace(
             execution=opening.execution._replace(preamble="", statement=fetch)
@@ -97,8 +97,8 @@ class Streams:
                     is_first, sent_at = False, loop.time()
                     yield Chunk(total, rows)
                     lag = max(0, lag + loop.time() - sent_at - len(rows) / MIN_ROWS_PER_S)
-                    if lag > LAG_MAX_S and self._wanted_at[pool] >= sent_at:
-                        self._wanted_at[pool] = -inf  # one slot is enough
+                    if lag > LAG_MAX_S and self._wanted_at.get(pool, -inf) >= sent_at:
+                        del self._wanted_at[pool]  # one slot is enough
                         raise ConnectionResetError("the client reads too slowly")
             except psycopg2.Error as error:  # the connection broke
                 raise statements.to_unavailable(query, describe_error(error)) from error

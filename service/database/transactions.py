@@ -85,36 +85,30 @@ class Transaction:
         Return what the query returned, and index and reason of each row that is refused. PostgreSQL
         does not say which one it refuses: so a part that fails is halved, down to one row.
         """
+        (parameter,) = self._queries[name].parameters
         returned: list[Row] = []
         refused: list[tuple[int, str]] = []
         parts = [(0, rows)]  # the next one last
         while parts:
             start, part = parts.pop()
-            if not (reason := self._try_insert(name, part, returned)):
-                continue
-            if len(part) == 1:
-                refused.append((start, reason))
+            self.execute("savepoint insert_rows")
+            try:
+                sent = {parameter: f"[{','.join(part)}]"}
+                returned += self.run(name, sent, max_affected=len(part))
+            except psycopg2.Error as error:
+                is_refused = isinstance(translate_error(self._queries[name], error), RuleBroken)
+                # A unique violation is of an id that the file gives.
+                if not is_refused and not isinstance(error, postgres.UniqueViolation):
+                    raise
+                self.execute("rollback to savepoint insert_rows; release savepoint insert_rows")
+                if len(part) == 1:
+                    refused.append((start, describe_error(error, details=True)))
+                else:
+                    middle = len(part) // 2
+                    parts += [(start + middle, part[middle:]), (start, part[:middle])]
             else:
-                middle = len(part) // 2
-                parts += [(start + middle, part[middle:]), (start, part[:middle])]
+                self.execute("release savepoint insert_rows")
         return returned, refused
-
-    def _try_insert(self, name: str, rows: Sequence[str], returned: list[Row]) -> str:
-        """Insert all rows and return "", or insert none and return the reason."""
-        (parameter,) = self._queries[name].parameters
-        self.execute("savepoint insert_rows")
-        try:
-            sent = {parameter: f"[{','.join(rows)}]"}
-            returned += self.run(name, sent, max_affected=len(rows))
-        except psycopg2.Error as error:
-            is_refused = isinstance(translate_error(self._queries[name], error), RuleBroken)
-            # A unique violation is of an id that the file gives.
-            if not is_refused and not isinstance(error, postgres.UniqueViolation):
-                raise
-            self.execute("rollback to savepoint insert_rows; release savepoint insert_rows")
-            return describe_error(error, details=True)
-        self.execute("release savepoint insert_rows")
-        return ""
 
     def cancel(self) -> None:
         """Have PostgreSQL end the statement that another thread runs, if any."""

@@ -73,12 +73,12 @@ class QueryRegistry:
 
     def load(self) -> None:
         """Read the files; `OperatorError` where one is wrong."""
-        self._replace(self._read_files(), list_versions(self._config.migrations))
+        self._use(self._read_files())
 
-    def _replace(self, queries: Mapping[str, Query], versions: Sequence[str]) -> None:
+    def _use(self, queries: Mapping[str, Query]) -> None:
+        self._versions = list_versions(self._config.migrations)
         self.queries.clear()
         self.queries.update(queries)
-        self._versions = versions
 
     async def verify(self, connection: aiopg.Connection) -> None:
         """Verify the files with the database; after a fault, read them again for the next call."""
@@ -129,10 +129,8 @@ class QueryRegistry:
         """
         found = self._read_files()
         await verify_queries(self._config, found)
-        # The file of a migration that the database lacks may have been removed.
-        versions = list_versions(self._config.migrations)
         changed = [name for name in found if found[name] != self.queries.get(name)]
-        self._replace(found, versions)
+        self._use(found)  # the file of a migration that the database lacks may have been removed
         return changed
 
 
@@ -167,7 +165,11 @@ async def verify_database(
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
         # First these: a missing migration or another fault may be why a query fails.
-        await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
+        query = queries["get_applied_migrations"]
+        if await _fetch(cursor, "select to_regclass('schema_migrations')") == [(None,)]:
+            require_migrations(versions, [], HINT_IF_MIGRATED)
+        await _verify_query(cursor, query, is_read_only=True)
+        require_migrations(versions, await _fetch(cursor, query.sql))
         late: Contended | None = None
         reason = ""
         try:
@@ -204,13 +206,6 @@ def require_migrations(versions: Iterable[str], applied: Sequence[Row], hint: st
         )
 
 
-async def _verify_migrations(cursor: aiopg.Cursor, versions: Sequence[str], query: Query) -> None:
-    if await _fetch(cursor, "select to_regclass('schema_migrations')") == [(None,)]:
-        require_migrations(versions, [], HINT_IF_MIGRATED)
-    await _verify_query(cursor, query, is_read_only=True)
-    require_migrations(versions, await _fetch(cursor, query.sql))
-
-
 async def _verify_query(
     cursor: aiopg.Cursor, query: Query, *, is_read_only: bool, is_late: bool = False
 ) -> None:
@@ -234,8 +229,10 @@ async def _verify_query(
             raise unavailable from error
         is_denied = isinstance(error, postgres.InsufficientPrivilege)
         if not (is_denied and expected and expected.by_command):
-            line = _find_line(error, query, cursor)
-            raise query.make_error(describe_error(error), line) from error
+            # The line that PostgreSQL points at; without one, that of the name.
+            position = int(error.diag.statement_position or 0)
+            line = query.sql_line + cursor.raw.query.decode().count("\n", 0, position)
+            raise query.make_error(describe_error(error), position and line) from error
     finally:
         if not cursor.connection.closed:
             await cursor.execute("rollback")
@@ -283,14 +280,6 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
         if kind not in (right := POSTGRES_TYPES[expected.columns[name]]):
             what = f"{query.name} must return {name} as {' or '.join(right)}, not {kind}"
             raise query.make_error(what)
-
-
-def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:
-    """Return the line in the file that PostgreSQL points at; without one, that of the name."""
-    if not (position := int(error.diag.statement_position or 0)):
-        return query.line
-    sent: str = cursor.raw.query.decode()
-    return query.sql_line + sent.count("\n", 0, position)
 
 
 async def _fetch(cursor: aiopg.Cursor, sql: str, parameters: object = ()) -> list[Row]:

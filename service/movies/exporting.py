@@ -135,9 +135,8 @@ async def stream_movies(
     context.extend(MAX_STREAM_S)
     text = form.head
     try:
-        stream = listing.stream(
-            query.filter, query.sort, context.caller, lambda: request.transport is None
-        )
+        filters, caller = query.filter.as_json(), context.caller
+        stream = listing.stream(filters, query.sort, caller, lambda: request.transport is None)
         async with aclosing(stream) as chunks:
             async for total, rows in chunks:
                 text += b"".join([form.encode(movie_json(Movie._make(row))) for row in rows])

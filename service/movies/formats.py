@@ -58,7 +58,8 @@ def _convert_errors(path: str, rows: Iterator[FileRow]) -> Iterator[FileRow]:
         with convert_file_errors(path, "cannot be read"):
             yield from rows
     except BrokenFile as error:
-        raise OperatorError(f"{path}:{error.line}: {error}") from error
+        line, reason = error.args
+        raise OperatorError(f"{path}:{line}: {reason}") from error
 
 
 def read_ndjson(stream: BinaryIO) -> Iterator[FileRow]:

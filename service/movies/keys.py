@@ -171,7 +171,11 @@ class IdempotentCreates:
         is_batch: bool = False,
     ) -> tuple[list[Written[Movie]], bool]:
         """Create if the key is unused; otherwise get its response, and True."""
-        own_key, fingerprint = _identify(key, movies if is_batch else movies[0], caller)
+        # Each client has its own keys; one that is sent has no tab.
+        own_key = key if caller.client_id is None else f"{caller.client_id}\t{key}"
+        # Of the parsed fields, not of the body: a client may write the same JSON differently.
+        content = orjson.dumps(movies if is_batch else movies[0])
+        fingerprint = hashlib.sha256(content).hexdigest()
         request = next(self._requests)
         asked = {"request": request, "key": own_key}
         sent = {
@@ -219,11 +223,3 @@ class IdempotentCreates:
         if response and any(each.item.id is None for each in response.movies):
             raise self._statements.report(CREATE, "it created no movie")
         return response
-
-
-def _identify(key: str, content: object, caller: Caller) -> tuple[str, str]:
-    """Return the key with its client, and the fingerprint of what is sent with it."""
-    # A key that is sent has no tab.
-    own_key = key if caller.client_id is None else f"{caller.client_id}\t{key}"
-    # Of the parsed fields, not of the body: a client may write the same JSON differently.
-    return own_key, hashlib.sha256(orjson.dumps(content)).hexdigest()

@@ -8,14 +8,14 @@ from weakref import WeakValueDictionary
 from aiohttp import hdrs, web
 
 from service.database.cache import ResultCache
-from service.database.caller import Caller
-from service.database.listing import Listing, Page
+from service.database.listing import Listing, Page, PageTerms
 from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_callers
+from service.database.statements import Statements
 from service.database.store import Store
+from service.movies import search_help
 from service.movies.exporting import BeginCopy, choose_form, stream_movies
 from service.movies.movie import Form, Movie, movie_json
 from service.movies.parameters import Filter, ListQuery, parse_list_query
-from service.movies.search_help import SearchHelp
 from service.web.context import CONTEXT
 from service.web.pages import EncodedPage, encode_page, make_link
 from service.web.responses import cacheable_response, make_content
@@ -38,7 +38,7 @@ class Lists:
 
     store: Store[Movie]
     listing: Listing[Movie]
-    help: SearchHelp
+    statements: Statements  # of the facets and suggestions
     begin_copy: BeginCopy | None
     has_streams: bool
     cache_seconds: int
@@ -58,18 +58,15 @@ class Lists:
         if query.facets:
             await self.access.charge_more(request, caller, LIST_UNITS + FACETS_UNITS, LIST_UNITS)
         page, caller = await self.cache.get(query, caller)
-        page = page or await self._share_fetch(query, caller)
+        if not page:
+            if not (shared := self._shared.get(query)):
+                fetch = partial(self._fetch, query)
+                shared = SharedStatements(fetch, max_rows=MAX_WAITING, takes_all=True)
+                self._shared[query] = shared
+            page = cast("EncodedPage", await shared.submit(0, caller=caller))
         # Copies of all movies are made page by page: none may be older than the first one's cursor.
         is_later_copy = query.place.key is not None and query.filter == Filter()
         return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
-
-    async def _share_fetch(self, query: ListQuery, caller: Caller) -> EncodedPage:
-        shared = self._shared.get(query)
-        if not shared:
-            fetch = partial(self._fetch, query)
-            shared = SharedStatements(fetch, max_rows=MAX_WAITING, takes_all=True)
-            self._shared[query] = shared
-        return cast("EncodedPage", await shared.submit(0, caller=caller))
 
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
         """Fetch and encode the page for the callers of these rows, which all have the key 0."""
@@ -78,21 +75,22 @@ class Lists:
         if self.begin_copy and query.is_whole_list:  # before the list: no change may be missed
             # A replica must show what any of the callers must see: one is enough.
             headers |= await self.begin_copy(callers[0])
-        terms = query.filter, query.sort, query.place, query.page_size
+        filters = query.filter.as_json()
+        terms = PageTerms(filters, query.sort, query.place, query.page_size)
         counted, more = None, dict[str, Any]()
         for _ in range(TRIES):  # until the facets do not contradict the total
             if query.facets:
-                counted, more["facets"] = await self.help.count_facets(
-                    query.filter, query.facets, callers
+                counted, more["facets"] = await search_help.count_facets(
+                    self.statements, filters, query.facets, callers
                 )
-            page = await self.listing.fetch_page(*terms, callers, counted)
+            page = await self.listing.fetch_page(terms, callers, counted)
             if not counted or counted.matches == page.total:
                 break
         else:  # movies come and go all the time
             for facet in more["facets"].values():
                 facet["is_estimate"] = True
         if query.filter.title and not page.total:
-            suggested = await self.help.suggest(query.filter, callers)
+            suggested = await search_help.suggest(self.statements, filters, callers)
             more["suggestions"] = [movie.title for movie in suggested]
             more["suggested_movies"] = [movie_json(movie) for movie in suggested]
         movies = [movie_json(movie) for movie in page.items]

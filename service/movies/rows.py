@@ -33,11 +33,7 @@ class FileRow(NamedTuple):
 
 
 class BrokenFile(Exception):
-    """The file cannot be read from this line on."""
-
-    def __init__(self, line: int, text: str) -> None:
-        super().__init__(text)
-        self.line = line
+    """The file cannot be read from a line on; the arguments are its number and the reason."""
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from service.web.fields import (
     JSONObject,
     Unreadable,
     find_text_errors,
-    text_field,
     type_name,
 )
 
@@ -40,6 +39,11 @@ def _parse_runtime(text: str) -> int:
         raise ValueError('must be of the form "<number> mins", like "102 mins"')
     # Enough digits to see that the number is too big: int() refuses more than 4,300.
     return int(match[1][:20])
+
+
+def _check_title(text: str) -> None:
+    if errors := find_text_errors(text, MAX_TITLE_BYTES):
+        raise ValidationError(errors)
 
 
 def _check_year(year: int) -> None:
@@ -115,8 +119,13 @@ class MovieInput(JSONObject):
 
     called = "a movie"
     read_only: ClassVar[Collection[str]] = (*READ_ONLY, "etag")
-    title = text_field(
-        MAX_TITLE_BYTES,
+    title = JSONField(
+        str,
+        "a string",
+        _check_title,
+        minLength=1,
+        maxLength=MAX_TITLE_BYTES,
+        pattern=TEXT,
         description=f"1 to {MAX_TITLE_BYTES} bytes of UTF-8, not blank; stored byte for byte",
         examples=["Casablanca"],
     )
@@ -162,7 +171,7 @@ class IdentifiedMovieInput(MovieInput):
 MOVIE = MovieInput()
 # The fields that /v1 did not have at first: a client that does not know one sends a PUT without it,
 # which must not remove it.
-OPTIONAL = tuple(name for name, field in MOVIE.fields.items() if not field.required)
+OPTIONAL = MOVIE.optional
 IDENTIFIED_MOVIE = IdentifiedMovieInput(partial=[n for n in OPTIONAL if n != "external_id"])
 MovieOutput = make_schema(  # as responses have it
     "Movie",

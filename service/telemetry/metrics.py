@@ -97,14 +97,16 @@ class Metrics:
         # The database.
         query = ("query",)
         self.ready = lowest("ready", "0 while a process cannot use its database.")
-        self._statements = histogram(
-            "statement_duration_seconds",
-            "How long statements took, without the wait for a connection.",
-            query,
-        )
-        self._statement_rows = counter("statement_rows_total", "Rows of statements.", query)
-        self._statement_failures = counter(
-            "statement_failures_total", "Statements that failed, other than by a rule.", query
+        of_statement = (
+            histogram(
+                "statement_duration_seconds",
+                "How long statements took, without the wait for a connection.",
+                query,
+            ),
+            counter("statement_rows_total", "Rows of statements.", query),
+            counter(
+                "statement_failures_total", "Statements that failed, other than by a rule.", query
+            ),
         )
         self.shared_statement_rows = histogram(
             "shared_statement_rows",
@@ -153,7 +155,9 @@ class Metrics:
         self.start_time = highest("start_time_seconds", "When the youngest process started.")
 
         self._get_response = cache(self._make_response)
-        self.get_statement = cache(self._make_statement)
+        self.get_statement = cache(
+            lambda query: OfStatement._make(metric.labels(query) for metric in of_statement)
+        )
         # Create these series before their first event: only then Prometheus sees it as an increase.
         self.limited = limited.labels("rate")
         self._by_refusal = {reason: refusals.labels(reason) for reason in Refusal}
@@ -172,14 +176,6 @@ class Metrics:
         if self._get_response.cache_info().currsize >= MAX_RESPONSES:
             method = route = "other"
         return self._requests.labels(method, route, status)
-
-    def _make_statement(self, query: str) -> OfStatement:
-        """Make the metrics of the statements of a query."""
-        return OfStatement(
-            self._statements.labels(query),
-            self._statement_rows.labels(query),
-            self._statement_failures.labels(query),
-        )
 
     def _sample_process(self) -> None:
         max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -9,6 +9,7 @@ import json
 import re
 import zlib
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import HttpVersion11, hdrs, web
@@ -35,12 +36,12 @@ UNREADABLE_BODY = "the body is not what its Content-Encoding or Transfer-Encodin
 TOO_LARGE = f"the body must be at most {MAX_BODY_BYTES} bytes"
 
 
+@dataclass(eq=False)
 class BodyReader:
     """Reads request bodies, each within `timeout` seconds."""
 
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._large_bytes = 0  # of the larger bodies that are arriving
+    timeout: float
+    _large_bytes: int = field(default=0, init=False)  # of the larger bodies that are arriving
 
     async def read_object(self, request: web.Request) -> dict[str, object]:
         """Return the JSON object; `Malformed`, `BodyTimedOut`, `ClientGone` or `Unavailable`."""
@@ -49,7 +50,7 @@ class BodyReader:
             if content.is_eof() and content.total_bytes <= SMALL_BYTES:
                 sent = content.read_nowait()  # it arrived with the head, as most bodies do
             else:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(self.timeout):
                     sent = await self._read(request)
         except web.RequestPayloadError as error:
             raise Malformed(UNREADABLE_BODY) from error

@@ -48,7 +48,7 @@ class RequestContext:
     # `RequestCycle.respond`:
     route: str | None = None  # its path in the table of routes; see also `name_stream`
     deadline: float = 0.0  # by the loop's clock; see also `extend`
-    # `RequestCycle.cancel_overdue`:
+    # `RequestCycle._cancel_overdue`:
     is_overdue: bool = False
     # `report`:
     refusal: Refusal | None = None  # why the response is a 503

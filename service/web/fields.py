@@ -7,6 +7,7 @@ An `Unreadable` message is about a value that cannot be read (400), any other ab
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from typing import Any, ClassVar
 
 from marshmallow import Schema, ValidationError
@@ -48,6 +49,11 @@ class JSONObject(Schema):
 
     called: ClassVar[str]  # with an article
     read_only: ClassVar[Collection[str]] = ()  # fields that responses have, and requests must not
+
+    @cached_property
+    def optional(self) -> tuple[str, ...]:
+        """The fields that may be missing."""
+        return tuple(name for name, field in self.fields.items() if not field.required)
 
 
 class JSONField(Field[Any]):
@@ -92,17 +98,6 @@ class JSONField(Field[Any]):
         if isinstance(loaded, int) and abs(loaded) > self.metadata.get("maximum", MAX_NUMBER):
             raise ValidationError(Unreadable("is too big"))
         return loaded
-
-
-def text_field(max_bytes: int, **options: Any) -> JSONField:
-    """Make a field for text that is not blank; `options` are those of `JSONField`."""
-
-    def check(text: str) -> None:
-        if errors := find_text_errors(text, max_bytes):
-            raise ValidationError(errors)
-
-    shape: dict[str, Any] = {"minLength": 1, "maxLength": max_bytes, "pattern": TEXT}
-    return JSONField(str, "a string", check, **shape, **options)
 
 
 def find_text_errors(text: str, max_bytes: int) -> list[str]:

@@ -5,6 +5,7 @@ Without an operations port, the service's own port may serve /metrics to those w
 """
 
 import asyncio
+import dataclasses
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -82,29 +83,29 @@ class Health:
             await asyncio.sleep(READY_INTERVAL_S)
 
 
+@dataclass(frozen=True)
 class MetricsPage:
     """The handler of /metrics; with a `token`, requests must send it (RFC 6750, 3)."""
 
-    def __init__(self, metrics: Metrics, token: str = "") -> None:
-        self._metrics = metrics
-        self._credentials = f"bearer {token}".encode() if token else None
-        self._rendering = asyncio.Lock()
+    metrics: Metrics
+    token: str = dataclasses.field(default="", repr=False)
+    rendering: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """200, in Prometheus' text format; 401 without the token; 503 if this process has none."""
-        if self._credentials:
+        if self.token:
             sent = ", ".join(request.headers.getall("Authorization", ()))  # two never match
             scheme, _, token = sent.partition(" ")
             given = f"{scheme.lower()} {token.strip()}".encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(given, self._credentials):
+            if not hmac.compare_digest(given, f"bearer {self.token}".encode()):
                 expected = "Authorization: Bearer <token>, with the token of [operations]"
                 raise Unauthorized(f"expected {expected}", is_token_sent=bool(sent))
         # In a thread, because the files of four busy workers take up to 100 ms. One at a time,
         # because several threads would slow down the event loop.
-        async with self._rendering:
-            self._metrics.sample()
-            body = await asyncio.to_thread(self._metrics.render)
-        if not body or not self._metrics.is_enabled:  # for Prometheus, it would be a success
+        async with self.rendering:
+            self.metrics.sample()
+            body = await asyncio.to_thread(self.metrics.render)
+        if not body or not self.metrics.is_enabled:  # for Prometheus, it would be a success
             raise Unavailable("it counts nothing, or its files are gone", Refusal.NOT_READY)
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return LargeResponse(Content(body, {"Content-Type": content_type}), {})

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 from wsgiref.handlers import format_date_time
 
@@ -35,11 +34,6 @@ class Representation(Generic[Item]):
     fields: JSONObject
     to_json: Callable[[Item], dict[str, object]]
     tag: re.Pattern[str]
-
-    @cached_property
-    def optional(self) -> tuple[str, ...]:
-        """The fields that may be missing."""
-        return tuple(name for name, field in self.fields.fields.items() if not field.required)
 
     def make_headers(self, item: Any, content: dict[str, object]) -> dict[str, str]:
         """Return the headers of a response with this item; caches must revalidate it."""
@@ -103,7 +97,7 @@ class Items(Generic[Item]):
 
     async def replace(self, request: web.Request) -> web.StreamResponse:
         """Replace the item; an optional field that is missing stays: 200 and the item."""
-        return await self._change(request, partial=self.kind.optional)
+        return await self._change(request, partial=self.kind.fields.optional)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the item: 200 and the item as it was."""

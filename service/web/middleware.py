@@ -3,19 +3,27 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from service.config import Server as Settings
-from service.errors import ExpectationFailed, MethodNotAllowed, PathNotFound, Refusal, Unavailable
+from service.errors import (
+    BadRequest,
+    ExpectationFailed,
+    MethodNotAllowed,
+    PathNotFound,
+    Refusal,
+    Unavailable,
+)
 from service.telemetry.metrics import Metrics
 from service.web import problems
 from service.web.access_log import AccessLog
 from service.web.context import CONTEXT, ClientGone, Contexts, RequestContext
 from service.web.cors import SEC_FETCH_SITE, require_allowed_origin
-from service.web.headers import POSITION, limit_headers, parse_position
+from service.web.headers import MAX_HEADER_BYTES, POSITION, parse_position
 from service.web.route import Access, Route, Scope
 
 CHECK_INTERVAL_S = 0.5
@@ -61,7 +69,7 @@ class RequestCycle:
         """
         app = web.Application(middlewares=[self.respond])
         app.on_response_prepare.append(add_common_headers)
-        app.cleanup_ctx.append(partial(run_beside, self._check_regularly))
+        app.cleanup_ctx.append(partial(run_beside, self._cancel_overdue))
         app[CYCLE] = self
         for route in sorted(routes, key=lambda route: "{" not in route.path):
             add = partial(app.router.add_route, expect_handler=check_expectation)
@@ -86,7 +94,8 @@ class RequestCycle:
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:
-            limit_headers(request)
+            if sum(map(len, chain.from_iterable(request.raw_headers))) > MAX_HEADER_BYTES:  # 1 us
+                raise BadRequest(f"the headers have more than {MAX_HEADER_BYTES} bytes")  # noqa: TRY301 - as those of handlers
             if route := self._routes.get(request.match_info.route):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:
@@ -113,23 +122,20 @@ class RequestCycle:
             response.force_close()
         return response
 
-    async def _check_regularly(self) -> None:
-        interval = min(CHECK_INTERVAL_S, self.settings.request_timeout / 2)
-        while True:
-            now = asyncio.get_running_loop().time()
-            self.cancel_overdue(now, now + interval)
-            await asyncio.sleep(interval)
-
-    def cancel_overdue(self, now: float, next_check: float) -> None:
-        """Cancel the requests whose deadline has passed; both times by the loop's clock.
+    async def _cancel_overdue(self) -> None:
+        """Cancel requests whose deadline has passed, again and again.
 
         A request counts from the check after its start, so none is cancelled too early.
         """
-        self._next_check = next_check
-        for task, context in list(self._running.items()):
-            if context.deadline <= now and not context.is_overdue:
-                context.is_overdue = True
-                task.cancel()
+        interval = min(CHECK_INTERVAL_S, self.settings.request_timeout / 2)
+        while True:
+            now = asyncio.get_running_loop().time()
+            self._next_check = now + interval
+            for task, context in list(self._running.items()):
+                if context.deadline <= now and not context.is_overdue:
+                    context.is_overdue = True
+                    task.cancel()
+            await asyncio.sleep(interval)
 
 
 async def run_beside(

@@ -54,7 +54,7 @@ class PageQuery:
 
 
 class EncodedPage(NamedTuple):
-    """A page as all clients get it that ask for it at the same time."""
+    """A page that was encoded once, for all requests that share it."""
 
     content: Content
     previous_cursor: str | None

@@ -6,7 +6,7 @@ styles.
 
 import re
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from html import escape
 from pathlib import Path
 from string import Template
@@ -35,6 +35,7 @@ from service.web.route import Json, Operation, Route, Scope
 
 PAGE_FOLDER = Path(__file__).parent / "reference_page"
 DOCS = Path(__file__).parents[2] / "docs"
+CLIENTS_FOLDER = DOCS.parent / "clients"
 PROBLEMS = "problems"  # the document to whose sections the types of problems lead
 DOCUMENTS = tuple(f"clients/{name}.md" for name in ("quick-start", "guides", "contract", PROBLEMS))
 STEMS = {Path(name).stem for name in DOCUMENTS}
@@ -45,9 +46,8 @@ PAGE_FILES = {
     "reference.css": "text/css; charset=utf-8",
     "reference.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml; charset=utf-8",
-    "movies.mjs": "text/plain; charset=utf-8",
-    "movies.py": "text/plain; charset=utf-8",
 }
+CLIENT_FILES = dict.fromkeys(("movies.mjs", "movies.py"), "text/plain; charset=utf-8")
 CONTENTS = Template('<h2><a href="#$id">$title</a></h2>\n<ul>\n$links\n</ul>')
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -62,8 +62,9 @@ Index = make_schema(
     reference=field("the path of the reference page", INDEX["reference"]),
     openapi=field("the path of the OpenAPI document", INDEX["openapi"]),
 )
-FILE = parameter("file", "path", "The name of the file.", enum=sorted(PAGE_FILES))
-FILE_TYPES = [kind.partition(";")[0] for kind in PAGE_FILES.values()]
+FILES = PAGE_FILES | CLIENT_FILES
+FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
+FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
 DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 SHOW_INDEX = Operation(
     "show_index",
@@ -104,19 +105,15 @@ async def show_index(_: web.Request) -> web.StreamResponse:
 
 
 class Reference:
-    """The handlers of /v1/openapi.json and /v1/docs; `OperatorError` if a file is missing."""
+    """The handlers of /v1/openapi.json and below /v1/docs; `OperatorError` without their files."""
 
     def __init__(self, make_document: Callable[[], Json]) -> None:
-        self._files, self._page = _read_contents()
-        self._make_document = make_document
+        self._files, self._page = read_contents()
+        self._get_document = cache(lambda: make_content(encode_json(make_document())))
 
     async def document(self, request: web.Request) -> web.StreamResponse:
         """200 and the OpenAPI document."""
-        return cacheable_response(request, self._content)
-
-    @cached_property
-    def _content(self) -> Content:
-        return make_content(encode_json(self._make_document()))
+        return cacheable_response(request, self._get_document())
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """200 and the page."""
@@ -143,30 +140,26 @@ def make_routes(reference: Reference) -> list[Route]:
 
 
 @cache  # the workers of gunicorn get what their master has read
-def _read_contents() -> tuple[dict[str, Content], Content]:
+def read_contents() -> tuple[dict[str, Content], Content]:
     """Return the files by name, and the page."""
     try:
         files = {
-            path.name: make_content(path.read_bytes(), PAGE_FILES[path.name])
-            for path in (*PAGE_FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
-            if path.name in PAGE_FILES
+            name: make_content((folder / name).read_bytes(), kind)
+            for folder, kinds in ((PAGE_FOLDER, PAGE_FILES), (CLIENTS_FOLDER, CLIENT_FILES))
+            for name, kind in kinds.items()
         }
-        return files, make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
+        page, document = (
+            Template((PAGE_FOLDER / f"{name}.html").read_text("utf-8"))
+            for name in ("reference", "document")
+        )
+        documents = [render_document(name) for name in DOCUMENTS]
     except OSError as error:  # a deployment without docs/ or clients/
         raise OperatorError(f"{error.filename}: cannot be read: {error.strerror}") from error
-
-
-def _render_page() -> bytes:
-    """Return the page; the documents are on it without JavaScript."""
-    page, document = (
-        Template((PAGE_FOLDER / f"{name}.html").read_text("utf-8"))
-        for name in ("reference", "document")
-    )
-    documents = [render_document(name) for name in DOCUMENTS]
-    return page.substitute(
+    text = page.substitute(  # the documents are on it without JavaScript
         documents="\n".join(map(document.substitute, documents)),
         contents="\n".join(map(CONTENTS.substitute, documents)),
-    ).encode()
+    )
+    return files, make_content(text.encode(), "text/html; charset=utf-8", PAGE_HEADERS)
 
 
 def render_document(name: str) -> dict[str, str]:

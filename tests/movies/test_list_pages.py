@@ -9,7 +9,7 @@ from support import Execute, Patch, approve, hold
 from service.app import EXPECTED
 from service.config import Config
 from service.database import listing, query_files
-from service.database.listing import Listing, Page, Place, SortKey
+from service.database.listing import Listing, Page, PageTerms, Place, SortKey
 from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
 from service.database.statements import Statements
@@ -112,7 +112,8 @@ def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the mov
         wanted: Filter, place: Place = FIRST, sort: str = "id"
     ) -> tuple[Page[Movie], list[str]]:
         statements.sent.clear()
-        return await movies.fetch_page(wanted, sort, place, SIZE), [*statements.sent]
+        terms = PageTerms(wanted.as_json(), sort, place, SIZE)
+        return await movies.fetch_page(terms), [*statements.sent]
 
     return page
 

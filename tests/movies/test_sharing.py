@@ -34,9 +34,9 @@ from service.database.resource import Condition, ItemChange, Written
 from service.database.statements import Statements
 from service.database.store import Store
 from service.errors import Contended, NotFound, PreconditionFailed, RuleBroken
+from service.movies import search_help
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import MOVIES
-from service.movies.search_help import SearchHelp
 
 
 async def test_a_write_is_seen_by_every_list_after_it(start: Start, database: str) -> None:
@@ -76,7 +76,7 @@ async def test_a_page_is_not_kept_if_a_movie_changes_while_it_is_fetched(
 ) -> None:
     """Also if the next list finds the change before the fetch has ended."""
     add_movies(execute, "Casablanca")
-    suggest = SearchHelp.suggest
+    suggest = search_help.suggest
 
     async def search() -> Any:
         return await (await client.get("/v1/movies?title=casablnca")).json()
@@ -89,7 +89,7 @@ async def test_a_page_is_not_kept_if_a_movie_changes_while_it_is_fetched(
 
     for _ in range(3):
         await client.get("/v1/movies")
-    monkeypatch.setattr(SearchHelp, "suggest", change_and_find)
+    monkeypatch.setattr(search_help, "suggest", change_and_find)
     assert (await search())["movies"] == []
 
     assert (await search())["metadata"]["total_records"] == 1

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from inspect import unwrap
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from support import Execute, add_client, bearer, get_app
 
+from service.errors import OperatorError
+from service.web import reference
 from service.web.problems import REFERENCE, find_problems
 from service.web.reference import DOCS, DOCUMENTS
 
@@ -455,6 +458,14 @@ async def test_a_file_that_the_page_does_not_have_is_not_found(client: Client) -
     """Only files of the page are served; no path leads out of its folder."""
     for name in ("reference.html", "nothing.js", "..%2Freference.py", "%2e%2e"):
         assert (await client.get(f"/v1/docs/{name}")).status == 404
+
+
+def test_a_file_that_is_missing_prevents_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, the page would be without its style or script, or a client to copy."""
+    monkeypatch.setitem(reference.PAGE_FILES, "missing.css", "text/css")
+
+    with pytest.raises(OperatorError, match=r"missing\.css: cannot be read: No such file"):
+        unwrap(reference.read_contents)()  # without its cache
 
 
 async def test_the_policy_of_the_page_allows_nothing_from_elsewhere(client: Client) -> None:

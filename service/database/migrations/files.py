@@ -275,14 +275,6 @@ def find_newest_applied(migrations: list[Migration], ledger: Ledger) -> list[Mig
     return newest
 
 
-def explain_nothing_to_do(migrations: list[Migration], ledger: Ledger) -> str:
-    """Say why nothing was applied."""
-    newest = migrations[-1].version if migrations else "none"
-    if max(ledger, default=newest) == newest:
-        return f"nothing to do: the newest migration is {newest}"
-    return f"nothing to do: the database is ahead, at {max(ledger)}; the newest file is {newest}"
-
-
 def _try_fetch(session: Session, sql: str) -> list[Row] | None:
     """Return the rows of a query; None if its table is missing."""
     try:

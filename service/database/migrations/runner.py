@@ -94,7 +94,11 @@ def _migrate(url: str, folder: Path, report: Report, *, up: bool) -> None:
                 retry(partial(_run, connection, Step(migration, section)), report)
                 report(f"{'applied' if up else 'reverted'} {migration.path.name}")
         if not chosen:
-            report(files.explain_nothing_to_do(migrations, ledger))
+            file = migrations[-1].version if migrations else "none"
+            newest = max(ledger, default=file)
+            ahead = f"the database is ahead, at {newest}; the newest file is {file}"
+            same = f"the newest migration is {file}"
+            report(f"nothing to do: {same if newest == file else ahead}")
 
 
 class Step(StampStep):
