@@ -980,9 +980,16 @@ CREATE FUNCTION public.movies_record_created() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+declare
+  clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
+  -- Of movies that the statement does not name: a trigger of a DBA writes them.
+  nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
 begin
-  insert into movie_changes (transaction, movie_id, version, kind)
-  select pg_current_xact_id(), n.id, n.version, 'created'
+  insert into movie_changes (transaction, movie_id, version, kind, client_id, login)
+  select
+    pg_current_xact_id(), n.id, n.version, 'created',
+    case when clients ? n.id::text then (clients ->> n.id::text)::bigint else nested_client end,
+    case when clients is null then session_user end
   from new_movies as n;
   if current_setting('catalogue.nested_since', true) <> '' then
     perform movies_record_nested(array_agg(n.id), array_agg(n.version)) from new_movies as n;
@@ -997,12 +1004,18 @@ CREATE FUNCTION public.movies_record_deleted() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+declare
+  clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
+  nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
 begin
   if pg_trigger_depth() > 1 and coalesce(current_setting('catalogue.nested_since', true), '') = '' then
     perform set_config('catalogue.nested_since', nextval('movie_changes_id_seq')::text, true);
   end if;
-  insert into movie_changes (transaction, movie_id, version, kind, movie)
-  select pg_current_xact_id(), o.id, o.version, 'deleted', to_jsonb(o.*) - 'search'
+  insert into movie_changes (transaction, movie_id, version, kind, movie, client_id, login)
+  select
+    pg_current_xact_id(), o.id, o.version, 'deleted', to_jsonb(o.*) - 'search',
+    case when clients ? o.id::text then (clients ->> o.id::text)::bigint else nested_client end,
+    case when clients is null then session_user end
   from old_movies as o;
   return null;
 end
@@ -1023,10 +1036,10 @@ begin
       and c.movie_id = n.id
       and (c.version > n.version or (c.version = n.version and c.kind = 'deleted'))
       and (c.kind <> 'deleted' or not exists (select from movies as m where m.id = n.id))
-    returning c.transaction, c.id, c.movie_id, c.version, c.kind, c.movie
+    returning c.*
   )
-  insert into movie_changes (transaction, movie_id, version, kind, movie)
-  select l.transaction, l.movie_id, l.version, l.kind, l.movie
+  insert into movie_changes (transaction, movie_id, version, kind, movie, previous, client_id, login)
+  select l.transaction, l.movie_id, l.version, l.kind, l.movie, l.previous, l.client_id, l.login
   from later as l
   order by l.id;
   if pg_trigger_depth() = 1 then
@@ -1041,9 +1054,13 @@ CREATE FUNCTION public.movies_record_truncated() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+declare
+  clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
 begin
-  insert into movie_changes (transaction, movie_id, version, kind, movie)
-  select pg_current_xact_id(), m.id, m.version, 'deleted', to_jsonb(m.*) - 'search'
+  insert into movie_changes (transaction, movie_id, version, kind, movie, client_id, login)
+  select
+    pg_current_xact_id(), m.id, m.version, 'deleted', to_jsonb(m.*) - 'search',
+    only_client(clients), case when clients is null then session_user end
   from movies as m;
   -- Other levels do not see movies that were created after their snapshot, and truncate these, too.
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -1059,15 +1076,27 @@ CREATE FUNCTION public.movies_record_updated() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+declare
+  clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
+  nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
 begin
   if pg_trigger_depth() > 1 and coalesce(current_setting('catalogue.nested_since', true), '') = '' then
     perform set_config('catalogue.nested_since', nextval('movie_changes_id_seq')::text, true);
   end if;
   -- A statement that changes nothing keeps the version. Nobody can change an id.
-  insert into movie_changes (transaction, movie_id, version, kind)
-  select pg_current_xact_id(), n.id, n.version, 'updated'
+  insert into movie_changes (transaction, movie_id, version, kind, previous, client_id, login)
+  select
+    pg_current_xact_id(), n.id, n.version, 'updated', p.previous,
+    case when clients ? n.id::text then (clients ->> n.id::text)::bigint else nested_client end,
+    case when clients is null then session_user end
   from new_movies as n
   join old_movies as o on o.id = n.id
+  cross join lateral (select to_jsonb(n.*) as movie) as now_is
+  cross join lateral (
+    select coalesce(jsonb_object_agg(was.name, was.value), '{}') as previous
+    from jsonb_each(to_jsonb(o.*) - '{search,version,updated_at}'::text[]) as was (name, value)
+    where was.value is distinct from now_is.movie -> was.name
+  ) as p
   where n.version <> o.version;
   if current_setting('catalogue.nested_since', true) <> '' then
     perform movies_record_nested(array_agg(n.id), array_agg(n.version)) from new_movies as n;
@@ -1099,6 +1128,14 @@ end
 $_$;
 
 COMMENT ON FUNCTION public.number_spellings(word text, is_first boolean) IS 'The spellings of a number from 1 to 20, or null. A first I, V or X is a letter: `rocky v`, not `v for vendetta`.';
+
+CREATE FUNCTION public.only_client(clients jsonb) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$
+select min(c.id::bigint) from jsonb_each_text(clients) as c (movie, id) having count(distinct coalesce(c.id, '')) = 1
+$$;
+
+COMMENT ON FUNCTION public.only_client(clients jsonb) IS 'For triggers: the client of all movies in catalogue.clients; null if there are several, or a request without a token.';
 
 CREATE FUNCTION public.quote_lexeme(text) RETURNS text
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
@@ -1333,6 +1370,9 @@ CREATE TABLE public.movie_changes (
     version integer NOT NULL,
     kind text NOT NULL,
     movie jsonb,
+    previous jsonb,
+    client_id bigint,
+    login text,
     CONSTRAINT movie_changes_kind_is_known CHECK ((kind = ANY (ARRAY['created'::text, 'updated'::text, 'deleted'::text])))
 );
 
@@ -1351,6 +1391,12 @@ COMMENT ON COLUMN public.movie_changes.version IS 'Of the movie after the change
 COMMENT ON COLUMN public.movie_changes.kind IS 'created, updated or deleted.';
 
 COMMENT ON COLUMN public.movie_changes.movie IS 'Of a deletion: the movie as it was, for restore_movies.';
+
+COMMENT ON COLUMN public.movie_changes.previous IS 'Of an update: the fields that it changed, as they were; {} if nothing that is kept differs, null if that is not known.';
+
+COMMENT ON COLUMN public.movie_changes.client_id IS 'Of the client (clients) whose token the request had.';
+
+COMMENT ON COLUMN public.movie_changes.login IS 'The login (session_user), if the change was not made by a request to the service.';
 
 ALTER TABLE public.movie_changes ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.movie_changes_id_seq
@@ -1435,9 +1481,9 @@ CREATE INDEX idempotency_keys_expires_at ON public.idempotency_keys USING btree 
 
 COMMENT ON INDEX public.idempotency_keys_expires_at IS 'The service clears keys that have expired.';
 
-CREATE INDEX movie_changes_deleted ON public.movie_changes USING btree (movie_id) WHERE (kind = 'deleted'::text);
+CREATE INDEX movie_changes_of_movie ON public.movie_changes USING btree (movie_id, id);
 
-COMMENT ON INDEX public.movie_changes_deleted IS 'The deletions of a movie, to restore it.';
+COMMENT ON INDEX public.movie_changes_of_movie IS 'The changes of a movie, in their order.';
 
 CREATE INDEX movies_created_at ON public.movies USING btree (created_at, id);
 

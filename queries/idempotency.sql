@@ -14,9 +14,9 @@
 -- the whole statement, and no movie is created. So does the unique index if two requests of the statement set the same
 -- external id: a session gets its own locks twice. The service then sends each request alone.
 with unused as materialized (
-  select r.request, r.key, r.fingerprint, r.is_batch, r.movies
+  select r.request, r.client, r.key, r.fingerprint, r.is_batch, r.movies
   from jsonb_to_recordset(:requests) as r (
-    request bigint, key text, fingerprint text, is_batch boolean, movies jsonb
+    request bigint, client bigint, key text, fingerprint text, is_batch boolean, movies jsonb
   )
   where not exists (
       select from idempotency_keys as k where k.key = r.key and k.expires_at > now()
@@ -31,7 +31,7 @@ expired as (
 ),
 checked as materialized (
   select
-    u.request, n.position, u.key, u.fingerprint, u.is_batch, o.id as owner,
+    u.request, u.client, n.position, u.key, u.fingerprint, u.is_batch, o.id as owner,
     -- Not to wait: see put_movies.
     n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 3)) as is_free,
     n.title, n.year, n.runtime, n.genres, n.external_id
@@ -43,15 +43,21 @@ checked as materialized (
 new as materialized (
   select
     nextval('movies_id_seq') as id,
-    c.request, c.position, c.key, c.fingerprint, c.is_batch, c.title, c.year, c.runtime, c.genres, c.external_id
+    c.request, c.client, c.position, c.key, c.fingerprint, c.is_batch,
+    c.title, c.year, c.runtime, c.genres, c.external_id
   from checked as c
   where c.request not in (select r.request from checked as r where r.owner is not null or not r.is_free)
+),
+named as materialized (
+  select set_config('catalogue.clients', coalesce(jsonb_object_agg(n.id, n.client), '{}')::text, true)
+  from new as n
 ),
 created as (
   insert into movies (id, title, year, runtime, genres, external_id)
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
-  from new as n
+  from named
+  cross join new as n
   order by n.request, n.position
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),

@@ -5,6 +5,8 @@
 -- Catalogue-Position, and a replica that has replayed it shows them their write (docs/clients/contract.md).
 -- The second argument of hashtextextended keeps advisory locks apart: 0 and 1 are those of imports, 2 of idempotency keys,
 -- 3 of external ids. The release before takes 0 for keys, too: between the two, the primary key decides.
+-- `client`: the id of the client of a movie's request, or null. Each statement that writes names the clients of its movies
+-- in the setting catalogue.clients, before it writes (`named`): the triggers of the feed record them with the changes.
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on
@@ -33,15 +35,21 @@ where m.external_id = any (array(select jsonb_array_elements_text(:external_ids)
 with new as materialized (
   select
     nextval('movies_id_seq') as id,
-    n.position, n.title, n.year, n.runtime, n.genres, n.external_id
-  from jsonb_to_recordset(:movies)
-    as n (position bigint, title text, year integer, runtime integer, genres text[], external_id text)
+    n.position, n.client, n.title, n.year, n.runtime, n.genres, n.external_id
+  from jsonb_to_recordset(:movies) as n (
+    position bigint, client bigint, title text, year integer, runtime integer, genres text[], external_id text
+  )
+),
+named as materialized (
+  select set_config('catalogue.clients', coalesce(jsonb_object_agg(n.id, n.client), '{}')::text, true)
+  from new as n
 ),
 created as (
   insert into movies (id, title, year, runtime, genres, external_id)
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
-  from new as n
+  from named
+  cross join new as n
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 )
 select
@@ -64,14 +72,14 @@ join new as n on n.id = c.id;
 -- Each external id that the service sets has a lock. psql and imports do not take it: for them, the unique index waits.
 with new as materialized (
   select
-    n.number, n.replace, n.fields, f.title, f.year, f.runtime, f.genres, f.external_id, m.id,
+    n.number, n.client, n.replace, n.fields, f.title, f.year, f.runtime, f.genres, f.external_id, m.id,
     case
       when m.id is not null then (
         select (m.title, m.year, m.runtime, m.genres) is distinct from (p.title, p.year, p.runtime, p.genres)
         from jsonb_populate_record(m, n.fields) as p
       )
     end as differs
-  from jsonb_to_recordset(:movies) as n (number bigint, replace boolean, fields jsonb)
+  from jsonb_to_recordset(:movies) as n (number bigint, client bigint, replace boolean, fields jsonb)
   cross join jsonb_to_record(n.fields)
     as f (title text, year integer, runtime integer, genres text[], external_id text)
   left join movies as m on m.external_id = f.external_id
@@ -104,11 +112,17 @@ going as materialized (
     and (not :all_or_none or not exists (select from checked as a where a.outcome in ('taken', 'locked')))
   order by c.number -- so are the ids
 ),
+named as materialized (
+  select set_config('catalogue.clients', coalesce(jsonb_object_agg(g.id, n.client), '{}')::text, true)
+  from going as g
+  join new as n on n.number = g.number
+),
 created as (
   insert into movies (id, title, year, runtime, genres, external_id)
   overriding system value
   select g.id, n.title, n.year, n.runtime, n.genres, n.external_id
-  from going as g
+  from named
+  cross join going as g
   join new as n on n.number = g.number
   where g.outcome = 'created'
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
@@ -119,7 +133,8 @@ changed as (
     select f.title, f.year, f.runtime, f.genres
     from jsonb_populate_record(m, n.fields) as f
   )
-  from going as g
+  from named
+  cross join going as g
   join new as n on n.number = g.number
   where m.id = g.id
     and g.outcome = 'changed'
@@ -141,16 +156,20 @@ from checked as c
 left join going as g on g.number = c.number
 left join done as d on d.id = coalesce(g.id, c.id);
 
--- name: restore_movie(id)
+-- name: restore_movie(id, client)
 -- set: gin_pending_list_limit = 64kB
--- \set id 1
+-- \set id 1 \set client null
 -- Brings a deleted movie back as it was, by the function restore_movies. If it does not, there are nulls, and the reasons:
 -- is_on: of the feed, which keeps deleted movies. is_there: there is a movie with this id. owner: the movie that has its
 -- external id by now. is_kept: the feed has the movie, so another session has just restored it. was_used: there was a movie
 -- with this id, as far as that is known: once the feed has cleared changes, each id that was given out counts as used.
-with restored as materialized (
+with named as materialized (
+  select set_config('catalogue.clients', jsonb_build_object(:id::bigint, :client::bigint)::text, true)
+),
+restored as materialized (
   select r.id, r.title, r.year, r.runtime, r.genres, r.external_id, r.version, r.created_at, r.updated_at
-  from restore_movies(array[:id::bigint]) as r
+  from named
+  cross join lateral restore_movies(array[:id::bigint]) as r
 ),
 last as materialized (
   select c.movie
@@ -190,11 +209,16 @@ left join restored as r on true;
 --   Waiting would delay all requests that share the statement.
 -- For nulls and `all_or_none` see put_movies.
 with changes as materialized (
-  select c.id, c.fields, c.fields ->> 'external_id' as external_id, c.versions, c.other_than, c.unmodified_since
-  from jsonb_to_recordset(:updates)
-    as c (
-      id bigint, fields jsonb, versions integer[], other_than integer[], unmodified_since timestamptz
-    )
+  select
+    c.id, c.client, c.fields, c.fields ->> 'external_id' as external_id,
+    c.versions, c.other_than, c.unmodified_since
+  from jsonb_to_recordset(:updates) as c (
+    id bigint, client bigint, fields jsonb, versions integer[], other_than integer[], unmodified_since timestamptz
+  )
+),
+named as materialized (
+  select set_config('catalogue.clients', coalesce(jsonb_object_agg(c.id, c.client), '{}')::text, true)
+  from changes as c
 ),
 free as materialized (
   select m.id, m.external_id, m.version, m.updated_at
@@ -227,7 +251,8 @@ updated as (
     select n.title, n.year, n.runtime, n.genres, n.external_id
     from jsonb_populate_record(m, c.fields) as n
   )
-  from changes as c
+  from named
+  cross join changes as c
   join checked as k on k.id = c.id
   where m.id = k.id
     and k.outcome = 'changed'
@@ -247,9 +272,14 @@ left join updated as u on u.id = k.id;
 -- \set deletions '\'[{"id": 1, "versions": [1, 2]}, {"id": 2}]\''
 -- Returns the deleted movies: the outcome `deleted`, or missing, failed or locked, as for update_movies.
 with deletions as materialized (
-  select d.id, d.versions, d.other_than, d.unmodified_since
-  from jsonb_to_recordset(:deletions)
-    as d (id bigint, versions integer[], other_than integer[], unmodified_since timestamptz)
+  select d.id, d.client, d.versions, d.other_than, d.unmodified_since
+  from jsonb_to_recordset(:deletions) as d (
+    id bigint, client bigint, versions integer[], other_than integer[], unmodified_since timestamptz
+  )
+),
+named as materialized (
+  select set_config('catalogue.clients', coalesce(jsonb_object_agg(d.id, d.client), '{}')::text, true)
+  from deletions as d
 ),
 free as materialized (
   select m.id, m.version, m.updated_at
@@ -274,7 +304,8 @@ checked as materialized (
 ),
 deleted as (
   delete from movies as m
-  using checked as k
+  using named
+  cross join checked as k
   where m.id = k.id
     and k.outcome = 'deleted'
     and (not :all_or_none or not exists (select from checked as a where a.outcome <> 'deleted'))

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_h
 
 import orjson
 
+from service.database.caller import Caller
 from service.database.query import Expected
 from service.errors import (
     CatalogueError,
@@ -153,9 +154,9 @@ class ItemChange(NamedTuple):
     fields: Mapping[str, object] | None
     condition: Condition = ALWAYS
 
-    def encode(self) -> bytes:
+    def encode(self, caller: Caller) -> bytes:
         """Return it as the queries take it."""
-        payload: dict[str, object] = {"id": self.id}
+        payload: dict[str, object] = {"id": self.id, "client": caller.client_id}
         if self.fields is not None:
             payload["fields"] = self.fields
         if self.condition is not ALWAYS:

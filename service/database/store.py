@@ -72,7 +72,7 @@ class Store(Generic[Item]):
         if fields.get(self._resource.unique) is not None:
             return await self.put(fields, caller, replace=False)
         key = next(self._create_keys)
-        payload = orjson.dumps({"position": key, **fields})
+        payload = _encode_create(key, fields, caller)
         try:
             created = await self.resender.send(partial(self._creates.submit, key, payload, caller))
         except RuleBroken as error:
@@ -87,7 +87,7 @@ class Store(Generic[Item]):
         """Create all items, of different unique values, or none; `NothingWritten`, `RuleBroken`."""
         if any(fields.get(self._resource.unique) is not None for fields in items):
             return await self.put_all(items, caller, replace=False)
-        payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
+        payloads = {n: _encode_create(n, each, caller) for n, each in enumerate(items)}
         created = await self.resender.send(partial(self._send_creates, payloads, [caller]))
         if len(created) < len(items):
             raise self._report_unwritten(self._create_query)
@@ -98,26 +98,28 @@ class Store(Generic[Item]):
     ) -> Written[Item]:
         """Create an item, or `replace` the one with its unique value; raises as `create` does."""
         key = hash(fields[self._resource.unique])  # so no statement has a value twice
-        payload = _encode_put(key, fields, replace=replace)
+        payload = _encode_put(key, fields, caller, replace=replace)
         return await self._submit(self._put_query, key, payload, caller)
 
     async def put_all(
         self, items: Sequence[Mapping[str, object]], caller: Caller, *, replace: bool = True
     ) -> list[Written[Item]]:
         """Put all items, of different unique values, or none; `NothingWritten`, `RuleBroken`."""
-        payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
+        payloads = {
+            n: _encode_put(n, each, caller, replace=replace) for n, each in enumerate(items)
+        }
         return await self._write_all(self._put_query, payloads, caller)
 
     async def change(self, change: ItemChange, caller: Caller = NOBODY) -> Written[Item]:
         """Change or delete an item; `NotFound`, `PreconditionFailed`, `Taken` or `Invalid`."""
         query = self._choose_query(change)
-        return await self._submit(query, change.id, change.encode(), caller)
+        return await self._submit(query, change.id, change.encode(caller), caller)
 
     async def change_all(
         self, changes: Sequence[ItemChange], caller: Caller
     ) -> list[Written[Item]]:
         """Change or delete all items, of different ids, or none; `NothingWritten`, `RuleBroken`."""
-        payloads = {change.id: change.encode() for change in changes}
+        payloads = {change.id: change.encode(caller) for change in changes}
         query = self._choose_query(changes[0])
         return await self._write_all(query, payloads, caller)
 
@@ -231,5 +233,10 @@ class Store(Generic[Item]):
         return self._statements.report(query, DROPPED)
 
 
-def _encode_put(key: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
-    return orjson.dumps({"number": key, "replace": replace, "fields": fields})
+def _encode_create(key: int, fields: Mapping[str, object], caller: Caller) -> bytes:
+    return orjson.dumps({**fields, "position": key, "client": caller.client_id})
+
+
+def _encode_put(key: int, fields: Mapping[str, object], caller: Caller, *, replace: bool) -> bytes:
+    client = caller.client_id
+    return orjson.dumps({"number": key, "client": client, "replace": replace, "fields": fields})

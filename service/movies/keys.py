@@ -180,6 +180,7 @@ class IdempotentCreates:
         asked = {"request": request, "key": own_key}
         sent = {
             **asked,
+            "client": caller.client_id,
             "fingerprint": fingerprint,
             "is_batch": is_batch,
             "movies": [{"position": position, **fields} for position, fields in enumerate(movies)],

@@ -30,7 +30,7 @@ QUERIES: Mapping[str, Expected] = {
             "was_used": bool,
             **COLUMN_TYPES,
         },
-        [{"id": "0"}],
+        [{"id": "0", "client": None}],
         "restore a movie",
         writes=True,
         own_tables=MOVIES.own_tables,
@@ -82,7 +82,7 @@ class Restores:
     async def _restore(
         self, movie_id: int, caller: Caller, attempts: Iterator[int]
     ) -> Written[Movie]:
-        sent = {"id": str(movie_id)}
+        sent = {"id": str(movie_id), "client": caller.client_id}
         (
             (transaction, is_on, is_there, owner, is_kept, was_used, *row),
         ) = await self.statements.fetch(
