@@ -110,23 +110,6 @@ async def test_a_connection_is_opened_when_it_is_needed_and_lent_again(make_pool
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_never_more_than_max_open(make_pool: MakePool, execute: Execute) -> None:
-    """With many users, the database has `max_open` connections, and every user gets one in turn."""
-    pool = make_pool(max_open=3, acquire_timeout=30)
-    seen = []
-
-    async def use() -> None:
-        async with pool.connection() as connection:
-            await fetch_value(connection, "select pg_sleep(0.005)")
-            seen.append((pool.size, len(backends(execute))))
-
-    await asyncio.gather(*(use() for _ in range(40)))
-
-    assert len(seen) == 40
-    assert max(seen) == (3, 3)
-    assert (pool.size, pool.idle) == (3, 3)
-
-
 async def test_waiters_are_served_in_order(make_pool: MakePool) -> None:
     """The longest waiter is next; a user that asks when a connection returns is last."""
     pool = make_pool(max_open=1)
