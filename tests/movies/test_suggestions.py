@@ -146,38 +146,6 @@ async def test_spellings_of_one_title_are_suggested_once(client: Client, execute
     assert suggestions[1] == "Plimsorax and a Longer Title"
 
 
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        ("genres", "x", "y"),
-        ("genres_any", "y,x", "y,z"),
-        ("year", "2000", "2001.."),
-        ("year", "1999,2000", "..1999"),
-        ("year", "1990,2000..2010", "1990,2010"),
-        ("runtime", "1..9", "6.."),
-        ("runtime", "5", "..4"),
-        ("runtime", "1,5", "1,9"),
-        ("created_at", "2020-01-01..", "..2020-01-01"),
-        ("created_at", "..2200-01-01", "2200-01-01.."),
-        ("updated_at", "2020-01-01..", "..2020-01-01"),
-        ("updated_at", "..2200-01-01", "2200-01-01.."),
-    ],
-)
-async def test_what_a_filter_leaves_out_is_not_suggested(
-    client: Client, execute: Execute, name: str, right: str, wrong: str
-) -> None:
-    """Each filter holds for suggestions, too: a link to one must find it."""
-    execute(
-        "insert into movies (title, year, runtime, genres) values ('Plimsorax', 2000, 5, '{x}')"
-    )
-    found = [
-        (await get_metadata(client, title="plimsorx", **{name: value}))["suggestions"]
-        for value in (right, wrong)
-    ]
-
-    assert found == [["Plimsorax"], []]
-
-
 @pytest.mark.usefixtures("catalogue")
 async def test_nothing_is_suggested_if_no_title_is_close(client: Client) -> None:
     """Nor for signs, or for a year alone."""
