@@ -34,8 +34,6 @@ select 'The Return of Number ' || n || case n % 7 when 0 then ' the Great' else 
 from generate_series({first}, {last}) as n
 order by n
 """
-# Lists use their own share of the connections, and share no statements.
-LISTS = ("/v1/movies?title=great&sort=-year", "/v1/genres", "/v1/movies?page_size=50")
 
 Run = Callable[["Lab", "Checks"], Coroutine[Any, Any, None]]
 

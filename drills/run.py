@@ -8,7 +8,7 @@ import traceback
 
 import click
 
-from drills import backups, proxies, upgrades  # noqa: F401 - importing them registers their drills
+from drills import backups, upgrades  # noqa: F401 - importing them registers their drills
 from drills.lab import DRILLS, Checks, Lab, only, open_lab
 from drills.processes import NotRun
 

@@ -270,18 +270,6 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path, variable: str, secret: str, e
     assert loaded == config.load(DEFAULTS, {variable: secret})
 
 
-def test_every_secret_may_be_in_a_file() -> None:
-    """The settings that `repr` hides, and no others, have such a variable."""
-    secrets = {config.VARIABLES[name] for name in config.SECRET_FILES}
-
-    assert secrets == {
-        "database.url",
-        "database.replica_urls",
-        "limits.redis_url",
-        "operations.token",
-    }
-
-
 def test_a_wrong_file_of_a_secret_is_refused_with_the_other_mistakes(tmp_path: Path) -> None:
     """Its path is named, but not what is in it; a secret may not come from two places."""
     wrong = tmp_path / "wrong"

@@ -149,6 +149,31 @@ async def test_a_transaction_may_end_after_later_ones(  # noqa: PLR0913 - fixtur
         assert await is_kept() == expected
 
 
+async def test_a_check_begins_after_the_request(
+    is_kept: IsKept, execute: Execute, statements: Statements
+) -> None:
+    """A check that is under way does not count."""
+    sent, slow = asyncio.Event(), asyncio.Event()
+    send = statements.fetch
+
+    async def fetch_slowly(*args: object, **options: object) -> object:
+        rows = await send(*args, **options)  # type: ignore[arg-type] # as it was called
+        sent.set()
+        await slow.wait()
+        return rows
+
+    statements.fetch = fetch_slowly  # type: ignore[method-assign,assignment]
+    early = asyncio.create_task(is_kept())
+    await sent.wait()
+    execute(ADD)
+    late = [asyncio.create_task(is_kept()) for _ in range(5)]
+    await asyncio.sleep(0)
+    slow.set()
+
+    assert not any(await asyncio.gather(*late))
+    await early
+
+
 async def test_nothing_is_known_without_a_check(
     is_kept: IsKept, database: str, execute: Execute
 ) -> None:
