@@ -516,15 +516,13 @@ SLOW = "from movies as m, (select case when pg_is_in_recovery() then pg_sleep(2.
 
 
 @pytest.fixture
-def slow_on_standbys(tmp_path: Path) -> Path:
+def slow_on_standbys(checkout: Path) -> Path:
     """A folder with queries of which some are slow, but only on standbys."""
-    for name in ("queries", "migrations"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    path = tmp_path / "queries/movies.sql"
+    path = checkout / "queries/movies.sql"
     sql = path.read_text()
     assert sql.count("from movies as m\nwhere m.id = any (:ids)") == 1
     path.write_text(sql.replace("from movies as m\nwhere m.id = any", f"{SLOW}\nwhere m.id = any"))
-    return tmp_path
+    return checkout
 
 
 async def test_a_read_that_replay_cancels_is_served_by_the_primary(
