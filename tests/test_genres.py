@@ -81,18 +81,6 @@ async def test_the_most_frequent_are_listed_and_all_are_counted(
     assert (len(counts.genres), counts.total) == (1000, 1003)
 
 
-async def test_every_change_before_as_of_is_counted(genres: GenreCounts, execute: Execute) -> None:
-    """The time is that of the database, before the count began."""
-    ((before,),) = execute("select now()")
-    execute(ONE)
-    ((after,),) = execute("select now()")
-
-    counts = await genres.get()
-
-    assert before < after < counts.as_of
-    assert counts.genres == [("animation", 1)]
-
-
 # The time of the count.
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import psycopg2
 import pytest
-from conftest import MOANA, ROOT, Client, Start
+from conftest import MOANA, Client, Start
 from link import opened
 from psycopg2.extensions import parse_dsn
 from servers import (
@@ -25,6 +25,7 @@ from servers import (
     count_runs,
     fetch,
     kill_postgres,
+    migrate,
     pause,
     resume,
     run,
@@ -49,7 +50,6 @@ from support import (
 )
 
 from service.database import embedded, replicas
-from service.database.migrations import runner as migrations
 from service.database.urls import name_server
 from service.web.middleware import CYCLE
 
@@ -560,7 +560,7 @@ async def test_a_read_that_replay_cancels_is_served_by_the_primary(
 def foreign(folder: Path) -> Iterator[str]:
     """The URL of a standby of another primary, with the same schema."""
     with embedded.running(folder / "primary", OPTIONS) as primary:
-        migrations.upgrade(primary, ROOT / "migrations", lambda _: None)
+        migrate(primary)
         with standby(primary, folder / "standby", OPTIONS) as url:
             yield url
 
@@ -772,20 +772,31 @@ def promote(url: str) -> None:
     wait_until(lambda: not fetch(url, "select pg_is_in_recovery()"))
 
 
+async def start_on(start: Start, servers: Servers, lag: float) -> Client:
+    """Start a service that may use all servers."""
+    return await start(
+        database__url=name_hosts(servers),
+        database__replica_urls=(*servers,),
+        database__max_replica_lag=lag,
+    )
+
+
+async def begin(start: Start, servers: Servers, logs: Logs, lag: float) -> tuple[Client, str]:
+    """Start a service that uses both standbys; return it, and the path of a new movie."""
+    client = await start_on(start, servers, lag)
+    used = {name_server(url) for url in servers.standbys}
+    await until(lambda: used <= {*list_events(logs, "replica used")})
+    path, _ = await create(client)
+    servers.catch_up()
+    return client, path
+
+
 async def test_a_replica_serves_again_after_a_failover(
     start: Start, own_cluster: Servers, logs: Logs
 ) -> None:
     """The promoted standby serves only as the primary."""
     servers = own_cluster
-    client = await start(
-        database__url=name_hosts(servers),
-        database__replica_urls=(*servers,),
-        database__max_replica_lag=LIMIT_S,
-    )
-    used = {name_server(url) for url in servers.standbys}
-    await until(lambda: used <= {*list_events(logs, "replica used")})
-    path, _ = await create(client)
-    servers.catch_up()
+    client, path = await begin(start, servers, logs, LIMIT_S)
     kill_postgres(servers.primary)
     logs.clear()
     promote(servers.first)
@@ -851,16 +862,7 @@ async def test_a_standby_that_is_ahead_of_the_new_primary_is_left_out(
     afterwards.
     """
     servers = own_cluster
-    settings = {
-        "database__url": name_hosts(servers),
-        "database__replica_urls": (*servers,),
-        "database__max_replica_lag": LONG_S,
-    }
-    client = await start(**settings)
-    used = {name_server(url) for url in servers.standbys}
-    await until(lambda: used <= {*list_events(logs, "replica used")})
-    path, _ = await create(client)
-    servers.catch_up()
+    client, path = await begin(start, servers, logs, LONG_S)
     replicate(servers.first, None)
     pause(servers.second)
     for _ in range(100):
@@ -880,7 +882,7 @@ async def test_a_standby_that_is_ahead_of_the_new_primary_is_left_out(
     years, position = itertools.cycle(range(2001, 2020)), None
     while not position:
         position = await write(2001)
-    late = await start(**settings)
+    late = await start_on(start, servers, LONG_S)
     seen = []
     for turn in range(6):
         year = next(years)
