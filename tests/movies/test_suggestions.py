@@ -182,21 +182,6 @@ async def test_a_word_is_added_once(execute: Execute) -> None:
     assert execute(words) == [("moana",), ("vaiana",)]
 
 
-async def test_words_of_rows_that_were_loaded_without_triggers_can_be_added(
-    client: Client, execute: Execute
-) -> None:
-    """As `pg_restore --disable-triggers` loads them."""
-    execute(
-        "set session_replication_role = replica;"
-        " insert into movies (title, year, runtime, genres) values ('Casablanca', 1942, 102, '{x}')"
-    )
-    before = await get_metadata(client, title="casablnca")
-    added = execute("select add_search_words()")
-
-    assert (before["suggestions"], added) == ([], [(1,)])
-    assert (await get_metadata(client, title="casablnca"))["suggestions"] == ["Casablanca"]
-
-
 async def test_filters_count_while_the_closest_are_looked_for(
     client: Client, execute: Execute
 ) -> None:
