@@ -182,6 +182,15 @@ async def test_a_row_that_refers_to_a_movie_does_not_lock_it(
     assert [response.status for response in (patched, put, deleted)] == [200, 200, 503]
 
 
+async def test_a_movie_is_deleted_once(client: Client) -> None:
+    """If many requests delete one movie at once, one of them gets it."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+
+    responses = await asyncio.gather(*(client.delete(path) for _ in range(30)))
+
+    assert sorted(response.status for response in responses) == [200, *[404] * 29]
+
+
 async def test_writers_on_two_services_do_not_lock_each_other_out(
     start: Start, execute: Execute
 ) -> None:
