@@ -60,6 +60,7 @@ MOANA = {"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["anim
 
 Client = TestClient[web.Request, None]
 Connect = Callable[..., Awaitable[Stream]]
+MakeStatements = Callable[..., Any]  # the statements of a process
 
 
 class Start(Protocol):
@@ -382,13 +383,30 @@ def checkout() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def statements(settings: Callable[..., Config]) -> AsyncIterator[Statements]:
+async def make_statements(settings: Callable[..., Config]) -> AsyncIterator[MakeStatements]:
+    """Make the statements of a process, of this class and with these queries and settings."""
+    pools = []
+
+    def make(
+        kind: type[Statements] = Statements,
+        queries: Mapping[str, Query] | None = None,
+        slow: float = 0,
+        **changes: Any,
+    ) -> Statements:
+        config = settings(**changes)
+        pools.append(Pool(config.database, approve))
+        queries = queries or query_files.load(config.root / "queries", EXPECTED)
+        return kind(pools[-1], queries, config.database.statement_timeout, slow)
+
+    yield make
+    for pool in pools:
+        await pool.close(timeout=0)
+
+
+@pytest.fixture
+def statements(make_statements: MakeStatements) -> Any:
     """Return the statements of a process."""
-    config = settings()
-    pool = Pool(config.database, approve)
-    loaded = query_files.load(config.root / "queries", EXPECTED)
-    yield Statements(pool, loaded, config.database.statement_timeout)
-    await pool.close(timeout=0)
+    return make_statements()
 
 
 @pytest.fixture

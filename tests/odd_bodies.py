@@ -1,7 +1,6 @@
-"""Some 280 invalid request bodies, each with the status of its response.
+"""Some 230 request bodies that are unreadable: their JSON is such as parsers interpret differently.
 
-They have JSON that parsers interpret differently, or break a rule in an unusual way:
-tests/web/test_bodies.py has the limits.
+tests/web/test_bodies.py has the rules and the limits.
 """
 
 import gzip
@@ -123,30 +122,10 @@ RUNTIMES = [
         )
     ),
 ]
-RULES: list[bytes] = [
-    b"{}",
-    *(movie(**{name: ...}) for name in GOOD),
-    *(movie(**{name: None}) for name in GOOD),
-    *(
-        movie(title=title)
-        for title in ("", " ", "\t\n", "\u00a0", "\u2003 ", "\u3000", "a\0b", "\0")
-    ),
-    *(
-        raw("title", title)
-        for title in ('"\\ud800"', '"a\\udfffb"', '"\\ude00\\ud83d"', '"\\u0000"')
-    ),
-    *(movie(year=year) for year in (0, -1, 2**31, -(2**31), 10**17)),
-    *(raw("year", number) for number in ("-0", "9" * 18)),
-    *(movie(runtime=f"{n} mins") for n in (-1, 10**17, "-0")),
-    *(movie(genres=genres) for genres in ([], [""], [" "], ["a", ""], ["\0"], ["a\0"], ["\u2003"])),
-    *(movie(genres=genres) for genres in (["a", "a"], ["a", "b", "a"], ["a"] * 5, [*"abcdef"])),
-    *(raw("external_id", name) for name in ('""', '" "', '"\\ud800"', '"a\\u0000"', '"\\u009f"')),
-    *(raw("genres", genres) for genres in ('["\\ud800"]', '["a", "\\udc00"]', '["a", "\\u0061"]')),
-]
 
 
-def odd_bodies() -> Iterator[tuple[str, bytes, int]]:
-    """Yield a description, the body, and the status of the response."""
+def odd_bodies() -> Iterator[tuple[str, bytes]]:
+    """Yield a description and the body."""
     kinds = {
         "not JSON": NOT_JSON,
         "not one object": NOT_ONE_OBJECT,
@@ -162,6 +141,4 @@ def odd_bodies() -> Iterator[tuple[str, bytes, int]]:
     }
     for kind, bodies in kinds.items():
         for number, body in enumerate(bodies):
-            yield f"{kind} {number}", body, 400
-    for number, body in enumerate(RULES):
-        yield f"rule {number}", body, 422
+            yield f"{kind} {number}", body

@@ -94,6 +94,11 @@ def count_runs(url: str, name: str) -> int:
     return count_lines(url, f"LOG:  statement: /* {name} ")
 
 
+def migrate(url: str) -> None:
+    """Apply all migrations."""
+    migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+
+
 class Cluster:
     """A primary with a migrated database, and two standbys."""
 
@@ -103,7 +108,7 @@ class Cluster:
         self._stack = stack
         self._numbers = itertools.count()
         self._primary = self.start("primary")
-        migrations.upgrade(self._primary, ROOT / "migrations", lambda _: None)
+        migrate(self._primary)
         names = ("first", "second")
         self._standbys = [
             stack.enter_context(standby(self._primary, folder / name, OPTIONS)) for name in names

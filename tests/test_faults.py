@@ -11,17 +11,16 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import MOANA, ROOT, Client, Start
+from conftest import MOANA, Client, Start
 from metric_values import TOKEN, read_metrics
 from processes import free_port
 from psycopg2 import OperationalError
 from psycopg2.extensions import parse_dsn
-from servers import kill_postgres, run
+from servers import kill_postgres, migrate, run
 from support import Execute, Logs, get_app, set_for_database, until
 
 from service.app import POOL
 from service.database import embedded
-from service.database.migrations import runner as migrations
 
 RECOVERED_S = 40.0  # 10 s on an idle machine, as the drills require
 
@@ -83,7 +82,7 @@ async def test_the_database_killed_under_load(start: Start, folder: Path) -> Non
     """
     with ExitStack() as users:
         url = users.enter_context(embedded.running(folder))
-        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        migrate(url)
         client = await start(database__url=url)
         created = await client.post("/v1/movies", json=MOANA)
         path = created.headers["Location"]
@@ -154,7 +153,7 @@ async def test_the_database_killed_behind_pgbouncer(start: Start, folder: Path, 
     """
     with ExitStack() as users:
         url = users.enter_context(embedded.running(folder / "server"))
-        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        migrate(url)
         through = users.enter_context(pgbouncer(url, folder))
         client = await start(database__url=through, operations__token=TOKEN)
         await until(lambda: creates(client))

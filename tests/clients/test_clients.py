@@ -1,18 +1,17 @@
 """Finding the client of a token: what is known, for how long, and what a lookup costs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import MutableMapping
 from functools import partial
 from traceback import format_exception
 from typing import Any
 
 import pytest
-from conftest import ROOT, Start
+from conftest import MakeStatements, Start
 from structlog.testing import capture_logs
-from support import Execute, Patch, add_client, add_movies, approve, bearer, hold, until
+from support import Execute, Patch, add_client, add_movies, bearer, hold, until
 from support import set_for_database as set_default
 
-from service.app import EXPECTED
 from service.clients import clients as access
 from service.clients.clients import (
     EXPIRED,
@@ -26,9 +25,6 @@ from service.clients.clients import (
     make_token,
     parse_token,
 )
-from service.config import Config
-from service.database import query_files
-from service.database.pool import Pool
 from service.database.statements import Statements
 from service.errors import Unauthorized, Unavailable
 from service.web.route import Scope
@@ -39,13 +35,9 @@ ALMOST_S = 0.001  # before a cached client is looked up again
 class Process:
     """The clients of one process of the service, by a clock that the test sets."""
 
-    def __init__(self, config: Config) -> None:
-        self.pool = Pool(config.database, approve)
-        loaded = query_files.load(ROOT / "queries", EXPECTED)
-        timeout = config.database.statement_timeout
+    def __init__(self, statements: Statements) -> None:
         self.now = 1.0
-        self.statements = Statements(self.pool, loaded, timeout, slow=1e-9)  # each one is logged
-        self._clients = Clients(self.statements, lambda: self.now)
+        self._clients = Clients(statements, lambda: self.now)
 
     async def find(self, token: str) -> access.Client:
         """Return the client with this token, as the service does."""
@@ -61,11 +53,9 @@ class Process:
 
 
 @pytest.fixture
-async def process(settings: Callable[..., Config]) -> AsyncIterator[Process]:
-    """A process that looks clients up."""
-    process = Process(settings())
-    yield process
-    await process.pool.close(1)
+def process(make_statements: MakeStatements) -> Process:
+    """A process that looks clients up, and logs each statement."""
+    return Process(make_statements(Statements, slow=1e-9))
 
 
 LOCK = "lock table clients in access exclusive mode"

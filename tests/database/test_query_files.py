@@ -304,17 +304,13 @@ def test_a_name_in_two_files_is_refused(folder: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
-    """A file in another encoding (with its line), or a folder with the name of a file."""
+    """A file in another encoding (with its line), a folder with the name of a file, or none."""
     (folder / "b.sql").write_bytes("-- name: get_b()\nselect 'Amélie';\n".encode("latin-1"))
     assert refused(folder, "-- name: get_a()\nselect 1;").startswith("b.sql:2: not UTF-8")
 
     (folder / "b.sql").unlink()
     (folder / "b.sql").mkdir()
     assert refused(folder, "-- name: get_a()\nselect 1;").startswith("b.sql:1: cannot be read")
-
-
-def test_a_folder_that_cannot_be_read_is_refused(folder: Path) -> None:
-    """Not as if it had no queries."""
     with pytest.raises(OperatorError, match=r"nowhere: cannot be read: No such file"):
         query_files.load(folder / "nowhere", {})
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from conftest import MOANA, ROOT, Client, Start
-from servers import fetch, run
+from conftest import MOANA, Client, Start
+from servers import fetch, migrate, run
 from support import Patch, until
 
 from service.app import POOL
 from service.database import embedded
 from service.database import pool as pool_module
-from service.database.migrations import runner as migrations
 
 MAX_OPEN = 6
 WAITING = "wait_event = 'SyncRep' and application_name like 'movie-catalogue%'"
@@ -40,7 +39,7 @@ def set_standby(url: str, name: str) -> None:
 def primary(folder: Path) -> Iterator[str]:
     """A migrated database on a server of its own."""
     with embedded.running(folder) as url:
-        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        migrate(url)
         yield url
         set_standby(url, "")
 

@@ -1,24 +1,31 @@
 """Tests statements with a real PostgreSQL: their rows, and the error of each failure."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import pytest
+from conftest import ROOT, MakeStatements
 from structlog.testing import capture_logs
-from support import Execute, Logs, Patch, add_movies, add_trigger, approve, hold, set_for_database
+from support import (
+    Execute,
+    Logs,
+    Patch,
+    add_movies,
+    add_trigger,
+    hold,
+    set_for_database,
+    until,
+)
 
 from service.config import Config
 from service.database import pool, query_files, statements
-from service.database.pool import Pool
-from service.database.query import Query
 from service.database.statements import Statements
 from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
 
-ROOT = Path(__file__).parents[2]
 PROMPTLY_S = 10.0  # also on a loaded machine
 
 # The queries of these tests, in addition to those of the service.
@@ -85,13 +92,8 @@ update movies set year = :year returning year;
 """
 
 
-class Service:
-    """A pool with statements."""
-
-    def __init__(self, config: Config, loaded: dict[str, Query]) -> None:
-        self.pool = Pool(config.database, approve)
-        timeout = config.database.statement_timeout
-        self.fetch = Statements(self.pool, loaded, timeout, config.log.slow_statement).fetch
+class Service(Statements):
+    """Statements, with what these tests ask."""
 
     async def backend(self) -> int:
         """Return the process id of the next connection's backend."""
@@ -109,22 +111,11 @@ MakeService = Callable[..., Service]
 
 
 @pytest.fixture
-async def make_service(
-    settings: Callable[..., Config], tmp_path: Path
-) -> AsyncIterator[MakeService]:
-    """Return a function that makes statements with these settings of [database]."""
+def make_service(make_statements: MakeStatements, tmp_path: Path) -> MakeService:
+    """Return a function that makes statements with these settings."""
     (tmp_path / "test.sql").write_text(QUERIES)
     loaded = query_files.load(tmp_path, {}) | query_files.load(ROOT / "queries", {})
-    services = []
-
-    def make(**changes: Any) -> Service:
-        changed = settings(**{f"database__{key}": value for key, value in changes.items()})
-        services.append(Service(changed, loaded))
-        return services[-1]
-
-    yield make
-    for service in services:
-        await service.pool.close(timeout=0)
+    return partial(make_statements, Service, loaded, slow=0.5)
 
 
 @pytest.fixture
@@ -150,17 +141,13 @@ def terminate(execute: Execute) -> Callable[[], int]:
 
 async def until_running(execute: Execute, sql: str) -> int:
     """Wait until a statement like this sleeps or waits; return the process id of its backend."""
-    async with asyncio.timeout(10):
-        while True:
-            rows = execute(
-                "select pid from pg_stat_activity where datname = current_database()"
-                " and wait_event_type in ('Timeout', 'Lock') and query like %s"
-                " and query_start < clock_timestamp() - interval '30 ms'",
-                f"%{sql}%",
-            )
-            if rows:
-                return int(rows[0][0])
-            await asyncio.sleep(0.01)
+    running = (
+        "select pid from pg_stat_activity where datname = current_database()"
+        " and wait_event_type in ('Timeout', 'Lock') and query like %s"
+        " and query_start < clock_timestamp() - interval '30 ms'"
+    )
+    await until(lambda: execute(running, f"%{sql}%"))
+    return int(execute(running, f"%{sql}%")[0][0])
 
 
 def titles(execute: Execute) -> list[str]:
@@ -173,7 +160,7 @@ def titles(execute: Execute) -> list[str]:
 
 async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeService) -> None:
     """The task is not cancelled, and the connection can be used again."""
-    service = make_service(statement_timeout=0.05)
+    service = make_service(database__statement_timeout=0.05)
     before = await service.backend()
     task = asyncio.current_task()
 
@@ -569,15 +556,3 @@ async def test_a_deadlock_is_contended(service: Service, execute: Execute, code:
         await service.fetch("add_movie", {"title": "Moana", "year": 2016})
 
     assert await service.is_whole()
-
-
-async def test_an_expected_timeout_is_no_failure(statements: Statements, database: str) -> None:
-    """It is not logged: a list goes on in another way, and an alert would fire."""
-    with capture_logs() as logs, hold(database, "lock table movies"):
-        for expects_timeout in (True, False):
-            with pytest.raises(Contended):
-                await statements.fetch(
-                    "get_movies", {"ids": "{1}"}, timeout=0.05, expects_timeout=expects_timeout
-                )
-
-    assert [line["event"] for line in logs] == ["statement failed"]

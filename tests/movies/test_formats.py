@@ -88,20 +88,11 @@ def test_ndjson_is_a_movie_a_line(read: Read) -> None:
 
 FILES = {"ndjson": b"%b\n%b", "json": b"[%b,\n%b]", "csv": CSV.encode() + b"%b\n%b\n"}
 INVALID_ROWS = [
-    (
-        "ndjson",
-        b"{",
-        "the row is not one JSON object: expecting property name enclosed in double quotes",
-    ),
-    ("ndjson", b"[]", "the row must be one JSON object"),
-    ("ndjson", b'{"year": NaN}', "NaN is not a JSON number"),
+    ("ndjson", b"{", "the row is not one JSON object: expecting property name enclosed in"),
     ("ndjson", b'{"title": "\xff"}', "the row is not UTF-8 at byte 11"),
     ("ndjson", b"[" * 100_000, "the row is nested too deep"),
-    ("ndjson", b'{"year": %b}' % (b"9" * 5000), "the row has a number that is too big"),
     ("json", b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
-    ("json", b'{"a": [%b{}]}' % (1999 * b"{},"), "the row is nested too deep or has too many"),
     ("json", b'{"a": %b}' % (5000 * b"9"), "the row has a number that is too big"),
-    ("json", b'{"a": "\1"}', "the row is not one JSON object: invalid control character at"),
     ("csv", b"a,MCM,1,b", '"year" must be a whole number, found "MCM"'),
     ("csv", "a,\u0661\u0669\u0669\u0669,1,b".encode(), '"year" must be a whole number, found'),
     ("csv", b"a,2001,2 Seasons,b", '"runtime" must be like "102 mins", "102 min" or "102", found'),

@@ -1,16 +1,14 @@
 """Tests the statements that a page of movies needs, and timeouts of the walk."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import Execute, Patch, approve, hold
+from conftest import MakeStatements
+from support import Execute, Patch, hold
 
-from service.app import EXPECTED
-from service.config import Config
-from service.database import listing, query_files
+from service.database import listing
 from service.database.listing import Listing, Page, PageTerms, Place, SortKey
-from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
 from service.database.statements import Statements
 from service.database.streaming import Streams
@@ -77,15 +75,11 @@ def test_a_walk_starts_at_the_farther_of_key_and_range(
 
 
 @pytest.fixture
-async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]:
+def statements(make_statements: MakeStatements) -> Recorded:
     """Statements on the test's database."""
-    config = settings()
-    pool = Pool(config.database, approve)
-    loaded = query_files.load(config.root / "queries", EXPECTED)
-    statements = Recorded(pool, loaded, config.database.statement_timeout)
+    statements: Recorded = make_statements(Recorded)
     statements.sent = []
-    yield statements
-    await pool.close(timeout=1)
+    return statements
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg2
 import pytest
 from conftest import ROOT
-from servers import run
+from servers import migrate, run
 from support import Execute
 
 from service.database.migrations import runner as migrations
@@ -223,7 +223,7 @@ def test_case_is_folded_alike_in_every_locale(empty_database: str) -> None:
     name = urlsplit(empty_database).path[1:]
     path = f"alter database {name} set search_path = public, turkish, pg_catalog"
     run(empty_database, LOWER_IN_TURKISH, path)
-    migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+    migrate(empty_database)
     add = (
         "insert into movies (title, year, runtime, genres)"
         " select unnest('{TITANIC,TİTANİC!}'::text[]), 1997, 195, '{drama}'"
@@ -250,12 +250,12 @@ def test_earlier_movies_get_the_words_of_now(empty_database: str, tmp_path: Path
             [[*titles, "\u3164"]],
         )
         with pytest.raises(OperatorError, match="invisible characters alone are in the way: 1"):
-            migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+            migrate(empty_database)
         cursor.execute("update movies set title = u&'\\fffc' where id = 6")
         with pytest.raises(OperatorError, match=r"20261125150000.*are in the way: 1"):
-            migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+            migrate(empty_database)
         cursor.execute("delete from movies where id = 6")
-        migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+        migrate(empty_database)
         cursor.execute(
             "select title, version from movies, unnest(%s) as words"
             " where search @@ (title_query(words) && genres_query('{a}')) order by id",

@@ -1,14 +1,13 @@
 """Tests shared statements over HTTP: clients notice no difference."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import orjson
 import pytest
-from conftest import MOANA, ROOT, Client, Start
+from conftest import MOANA, Client, MakeStatements, Start
 from link import opened
 from structlog.testing import capture_logs
 from support import (
@@ -17,7 +16,6 @@ from support import (
     Patch,
     add_movies,
     add_trigger,
-    approve,
     count_deadlocks,
     get_app,
     hold,
@@ -27,9 +25,7 @@ from support import (
 )
 
 from service.app import EXPECTED, POOL, REGISTRY
-from service.config import Config
 from service.database import query_files
-from service.database.pool import Pool
 from service.database.resource import Condition, ItemChange, Written
 from service.database.statements import Statements
 from service.database.store import Store
@@ -237,22 +233,16 @@ Make = Callable[..., Statements]
 
 
 @pytest.fixture
-async def make(settings: Callable[..., Config], tmp_path: Path) -> AsyncIterator[Make]:
+def make(make_statements: MakeStatements, checkout: Path) -> Make:
     """Make statements, with `old` replaced by `new` in the service's queries."""
-    pools = []
 
-    def begin(old: str, new: str) -> Statements:
-        folder = copytree(ROOT / "queries", tmp_path / "queries")
-        file = folder / "movies.sql"
+    def begin(old: str, new: str) -> Any:
+        file = checkout / "queries" / "movies.sql"
         assert old in file.read_text()
         file.write_text(file.read_text().replace(old, new))
-        config = settings()
-        pools.append(Pool(config.database, approve))
-        return Statements(pools[-1], query_files.load(folder, EXPECTED), 3, 0)
+        return make_statements(Statements, query_files.load(checkout / "queries", EXPECTED))
 
-    yield begin
-    for pool in pools:
-        await pool.close(timeout=0)
+    return begin
 
 
 async def test_movies_are_told_apart_by_position(make: Make) -> None:

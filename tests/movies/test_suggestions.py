@@ -146,38 +146,6 @@ async def test_spellings_of_one_title_are_suggested_once(client: Client, execute
     assert suggestions[1] == "Plimsorax and a Longer Title"
 
 
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        ("genres", "x", "y"),
-        ("genres_any", "y,x", "y,z"),
-        ("year", "2000", "2001.."),
-        ("year", "1999,2000", "..1999"),
-        ("year", "1990,2000..2010", "1990,2010"),
-        ("runtime", "1..9", "6.."),
-        ("runtime", "5", "..4"),
-        ("runtime", "1,5", "1,9"),
-        ("created_at", "2020-01-01..", "..2020-01-01"),
-        ("created_at", "..2200-01-01", "2200-01-01.."),
-        ("updated_at", "2020-01-01..", "..2020-01-01"),
-        ("updated_at", "..2200-01-01", "2200-01-01.."),
-    ],
-)
-async def test_what_a_filter_leaves_out_is_not_suggested(
-    client: Client, execute: Execute, name: str, right: str, wrong: str
-) -> None:
-    """Each filter holds for suggestions, too: a link to one must find it."""
-    execute(
-        "insert into movies (title, year, runtime, genres) values ('Plimsorax', 2000, 5, '{x}')"
-    )
-    found = [
-        (await get_metadata(client, title="plimsorx", **{name: value}))["suggestions"]
-        for value in (right, wrong)
-    ]
-
-    assert found == [["Plimsorax"], []]
-
-
 @pytest.mark.usefixtures("catalogue")
 async def test_nothing_is_suggested_if_no_title_is_close(client: Client) -> None:
     """Nor for signs, or for a year alone."""
@@ -212,21 +180,6 @@ async def test_a_word_is_added_once(execute: Execute) -> None:
 
     words = "select word from search_words order by word"
     assert execute(words) == [("moana",), ("vaiana",)]
-
-
-async def test_words_of_rows_that_were_loaded_without_triggers_can_be_added(
-    client: Client, execute: Execute
-) -> None:
-    """As `pg_restore --disable-triggers` loads them."""
-    execute(
-        "set session_replication_role = replica;"
-        " insert into movies (title, year, runtime, genres) values ('Casablanca', 1942, 102, '{x}')"
-    )
-    before = await get_metadata(client, title="casablnca")
-    added = execute("select add_search_words()")
-
-    assert (before["suggestions"], added) == ([], [(1,)])
-    assert (await get_metadata(client, title="casablnca"))["suggestions"] == ["Casablanca"]
 
 
 async def test_filters_count_while_the_closest_are_looked_for(

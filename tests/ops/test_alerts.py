@@ -19,6 +19,7 @@ RULES = {
     "alerts.yml": "alerts_test.yml",
     "alerts-infrastructure.yml": "alerts_infrastructure_test.yml",
 }
+HANDBOOK = (ROOT / "docs/operators/alerts.md").read_text()
 PROMTOOL = shutil.which("promtool")
 # Of every series that Prometheus scrapes.
 PROMETHEUS_LABELS = {"job", "instance", "le"}
@@ -102,21 +103,34 @@ def test_every_panel_has_a_title_and_says_what_it_shows() -> None:
 
 def test_every_alert_has_a_section_and_every_section_an_alert() -> None:
     """`runbook` leads to the section in docs/operators/alerts.md."""
-    path = "docs/operators/alerts.md"
-    text = (ROOT / path).read_text()
     rules = list_rules()
 
-    assert re.findall(r"^### (Catalogue\w+)$", text, re.MULTILINE) == [
+    assert re.findall(r"^### (Catalogue\w+)$", HANDBOOK, re.MULTILINE) == [
         rule["alert"] for rule in rules
     ]
     for rule in rules:
-        assert rule["annotations"]["runbook"] == f"{path}#{rule['alert'].lower()}"
-        assert rule["annotations"]["summary"].endswith(".")
+        runbook = f"docs/operators/alerts.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == runbook
         assert "$value" in rule["annotations"]["description"] or rule["alert"] == "CatalogueDown"
+
+
+def test_every_alert_on_other_parts_has_a_row_and_every_row_an_alert() -> None:
+    """The table of docs/operators/infrastructure.md says what to do."""
+    path = "docs/operators/infrastructure.md"
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / path).read_text(), re.MULTILINE)
+    rules = list_rules("alerts-infrastructure.yml")
+
+    assert sorted(re.findall(r"\w+", " ".join(rows))) == sorted(rule["alert"] for rule in rules)
+    assert {rule["annotations"]["runbook"] for rule in rules} == {path}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_alert_says_what_it_means(name: str) -> None:
+    """In sentences, and how severe it is."""
+    for rule in list_rules(name):
+        assert rule["annotations"]["summary"].endswith(".")
+        assert rule["annotations"]["description"].endswith(".")
         assert rule["labels"]["severity"] in {"critical", "warning"}
-
-
-HANDBOOK = (ROOT / "docs/operators/alerts.md").read_text()
 
 
 def test_the_sql_of_the_sections_runs(execute: Execute) -> None:
@@ -154,20 +168,6 @@ def test_a_cause_mutes_its_consequences() -> None:
         assert {severities[each] for each in sources} == {"critical"} or {
             severities[each] for each in targets
         } == {"warning"}
-
-
-def test_every_alert_on_other_parts_has_a_row_and_every_row_an_alert() -> None:
-    """The table of docs/operators/infrastructure.md says what to do."""
-    path = "docs/operators/infrastructure.md"
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / path).read_text(), re.MULTILINE)
-    rules = list_rules("alerts-infrastructure.yml")
-
-    assert sorted(re.findall(r"\w+", " ".join(rows))) == sorted(rule["alert"] for rule in rules)
-    for rule in rules:
-        assert rule["annotations"]["runbook"] == path
-        assert rule["annotations"]["summary"].endswith(".")
-        assert rule["annotations"]["description"].endswith(".")
-        assert rule["labels"]["severity"] in {"critical", "warning"}
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -11,11 +11,11 @@ import pytest
 from conftest import MOANA, ROOT, Start
 from processes import run
 from psycopg2.extensions import parse_dsn
+from servers import migrate
 from support import Environment, Logs, Patch, add_client, bearer, run_here, until, with_user
 
 from service.database import clearing
 from service.database.embedded import find_programs
-from service.database.migrations import runner as migrations
 
 # What everybody's tables and functions say about their owners and rights.
 RIGHTS = """
@@ -51,11 +51,6 @@ def make_roles(url: str, name: str | None = None) -> Roles:
     status, _, err = run([*psql, *variables], {})
     assert (status, err) == (0, "")
     return Roles(*(with_user(url, name) for name in names))
-
-
-def migrate(url: str) -> None:
-    """Apply all migrations."""
-    migrations.upgrade(url, ROOT / "migrations", lambda _: None)
 
 
 def query(url: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:

@@ -263,18 +263,6 @@ def test_dropped_lines_are_counted(environment: dict[str, str]) -> None:
     assert process.returncode == 0
 
 
-def test_lines_stay_whole_and_in_order(run: Run) -> None:
-    """However many and however long, each event is a line, and they come as they were logged."""
-    output = run(
-        "for number in range(300):\n    log.info('é' * number, number=number)\n"
-        "    logging.getLogger(f'x{number}').error('%d', number)"
-    )
-
-    logged = events(output)
-    assert [event["number"] for event in logged[::2]] == list(range(300))
-    assert [event["event"] for event in logged[1::2]] == [str(number) for number in range(300)]
-
-
 def test_a_disk_that_was_full_tears_no_line(run: Run) -> None:
     """If it took a part of a line, the rest is the next that is written."""
     output = run(

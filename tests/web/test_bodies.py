@@ -9,13 +9,9 @@ import zlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Self
-from unicodedata import normalize
 
 import pytest
 from conftest import MOANA, Client, Connect, Start
-from hypothesis import HealthCheck, given
-from hypothesis import settings as bounded
-from hypothesis import strategies as st
 from odd_bodies import GOOD, LIMIT, TEXT, movie, odd_bodies, raw
 from support import Capture, Execute, Patch, until
 from wire import exchange
@@ -32,7 +28,6 @@ from service.movies.rules import (
 )
 from service.web import bodies, server
 from service.web.bodies import SMALL_BYTES
-from service.web.fields import BLANKS
 
 OWN = ("id", "version", "created_at", "updated_at")
 GZIPPED = gzip.compress(TEXT.encode())
@@ -49,16 +44,16 @@ async def problem(client: Client, body: Any, **headers: str) -> dict[str, Any]:
 
 
 async def test_every_odd_body_is_refused_as_json(client: Client, execute: Execute) -> None:
-    """Each gets its 4xx problem on POST and PUT, and no movie changes.
+    """Each gets its 400 problem on POST and PUT, and no movie changes.
 
     The client can keep its connection if its body was read.
     """
     wrong = []
-    for name, body, status in odd_bodies():
+    for name, body in odd_bodies():
         for method, path in (("POST", "/v1/movies"), ("PUT", "/v1/movies/1")):
             response = await client.request(method, path, data=io.BytesIO(body))
             refusal = json.loads(await response.read())
-            if (response.status, refusal["status"]) != (status, status) or not refusal["detail"]:
+            if (response.status, refusal["status"]) != (400, 400) or not refusal["detail"]:
                 wrong.append((name, method, response.status, refusal))
             assert ("Connection" in response.headers) == (len(body) > LIMIT), name
 
@@ -268,13 +263,14 @@ async def test_a_form_is_named(client: Client) -> None:
 
 THIS_YEAR = datetime.now(UTC).year
 
+ODD = " \ufeffe\u0301É\tﬁ\r\n\x01\x7f\x85\u2028\\\"'\u202e\U0010ffff 💿\u00a0"  # stays as it is
 LAST_GENRE = "é" * (MAX_GENRE_BYTES // 2)
 ALLOWED: list[dict[str, Any]] = [
     *({"title": unit * (MAX_TITLE_BYTES // len(unit.encode()))} for unit in "xé💿"),
-    *({"title": title} for title in (".", "\u200b.")),
+    *({"title": title} for title in (".", "\u200b.", ODD)),
     *({"year": year} for year in (MIN_YEAR, THIS_YEAR)),
     *({"runtime": f"{minutes} mins"} for minutes in (1, MAX_INTEGER)),
-    *({"genres": genres} for genres in (["a"], ["a", "á", "a-", "b a"], [LAST_GENRE])),
+    *({"genres": genres} for genres in (["a"], ["a", "á", "a-", "b a"], [LAST_GENRE], [ODD])),
     {"genres": [str(number) for number in range(MAX_GENRES)]},
 ]
 BEYOND: list[tuple[dict[str, Any], str]] = [
@@ -476,41 +472,6 @@ async def test_the_content_type_of_a_body_is_ignored(client: Client) -> None:
         response = await client.post("/v1/movies", data=body, headers=headers)
         assert response.status == 201, content_type
         assert (await response.json())["movie"]["title"] == "Amélie"
-
-
-text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
-titles = text.filter(lambda title: BLANKS.sub("", title) and len(title.encode()) <= MAX_TITLE_BYTES)
-genres = text.filter(lambda genre: BLANKS.sub("", genre) and len(genre.encode()) <= 100)
-movies = st.fixed_dictionaries(
-    {
-        "title": titles,
-        "year": st.integers(MIN_YEAR, THIS_YEAR),
-        "runtime": st.integers(1, 2**31 - 1).map("{} mins".format),
-        "genres": st.lists(
-            genres,
-            min_size=1,
-            max_size=5,
-            unique_by=lambda genre: normalize("NFKC", BLANKS.sub("", genre)).casefold(),
-        ),
-    }
-)
-many = bounded(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-@many
-@given(movie=movies)
-async def test_any_movie_comes_back_byte_for_byte(client: Client, movie: dict[str, Any]) -> None:
-    """It is created, read and sent back by PUT without a change."""
-    created = await client.post("/v1/movies", data=json.dumps(movie).encode())
-    path = created.headers["Location"]
-    put = await client.put(path, data=json.dumps(movie, ensure_ascii=False).encode())
-    kept = json.loads(await (await client.get(path)).read())["movie"]
-
-    assert (created.status, put.status) == (201, 200)
-    assert {name: kept[name] for name in GOOD} == movie
-    assert kept["version"] == 1
 
 
 CROWDS = {

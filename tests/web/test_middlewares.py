@@ -64,22 +64,6 @@ async def test_a_problem_names_the_path_without_the_query(
     assert (await (await client.get(sent)).json())["instance"] == instance
 
 
-async def test_a_request_that_takes_too_long_is_503(start_with: Any, capsys: Capture) -> None:
-    """At the request's deadline, the client gets a response, whatever the handler waits for."""
-
-    async def handler(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    client = await start_with(handler, server__request_timeout=0.1)
-
-    response = await client.get("/handler")
-
-    assert response.status == 503
-    assert response.headers["Retry-After"] == "1"
-    assert "reason='the request took too long'" in capsys.readouterr().out
-
-
 async def test_a_stop_waits_for_every_request(start_with: Any) -> None:
     """And not only for the first one that ends."""
     ends = [asyncio.Event(), asyncio.Event()]

@@ -209,16 +209,14 @@ async def test_the_search_finds_operations(page: Page, client: Client) -> None:
     await page.until("location.hash === '#update_movie'")
 
 
-@pytest.mark.parametrize("concept", ["stream", "csv", "cursor", "etag", "idempotency"])
-async def test_the_search_finds_concepts(page: Page, client: Client, concept: str) -> None:
+async def test_the_search_finds_concepts(page: Page, client: Client) -> None:
     """In documents, operations and problems."""
     await show(page, client)
 
-    found = await search(page, concept)
-
-    operations = [each for each in found if "_" in each]
-    assert operations
-    assert len(found) > len(operations)
+    for concept in ("stream", "csv", "cursor", "etag", "idempotency"):
+        found = await search(page, concept)
+        operations = [each for each in found if "_" in each]
+        assert len(found) > len(operations) > 0, concept
     assert await search(page, "no-such-word") == []
 
 
