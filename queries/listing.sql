@@ -135,7 +135,9 @@ select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.c
 from (
   select (array_agg(c.id order by c.place))[1] as id, min(c.place) as place
   from (
-    select m.id, m.title, row_number() over (order by c.likeness desc, search_rank(m.title, m.year), m.title) as place
+    select
+      m.id, m.title,
+      row_number() over (order by c.likeness desc, search_rank(m.title, m.year), m.title, m.id) as place
     from closest_movies(:filter::jsonb ->> 'title', :filter::jsonb) as c
     join movies as m on m.id = c.id
     where movie_matches(m, :filter::jsonb - 'title')
