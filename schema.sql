@@ -980,6 +980,7 @@ CREATE FUNCTION public.movies_record_created() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   -- Of movies that the statement does not name: a trigger of a DBA writes them.
@@ -1004,6 +1005,7 @@ CREATE FUNCTION public.movies_record_deleted() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
@@ -1054,6 +1056,7 @@ CREATE FUNCTION public.movies_record_truncated() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
 begin
@@ -1076,6 +1079,7 @@ CREATE FUNCTION public.movies_record_updated() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;

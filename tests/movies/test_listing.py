@@ -187,7 +187,7 @@ async def test_a_cursor_holds_for_its_filter_and_sort_alone(client: Client) -> N
     for query in ("sort=-year", "sort=id", *(f"sort=year&{name}" for name in filters)):
         [(parameter, detail)] = await refused(client, f"{query}&cursor={cursor}")
         assert parameter == "cursor"
-        assert detail.startswith("was made for other filters or another sort; must be a cursor")
+        assert detail.startswith("was made for another path, filter or sort; must be a cursor")
     [(_, detail)] = await refused(client, f"sort=year&cursor={cursor[:-1]}")
     assert detail.startswith("is damaged; must be a cursor from the metadata of a response")
 
@@ -464,14 +464,17 @@ async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> No
     ]
 
 
+HISTORY = "/v1/movies/1/changes"
+
+
 async def test_the_errors_of_a_query_string_are_limited(client: Client) -> None:
     """To 100 unknown parameters, as in a body, and those that are known: 8 kB may have 2,700."""
     unknown = [f"{number:x}" for number in range(2000)]
-    for path in ("/v1/movies", "/v1/movies/1", "/v1/genres", "/v1/changes"):
+    for path in ("/v1/movies", "/v1/movies/1", "/v1/genres", "/v1/changes", HISTORY):
         response = await client.get(f"{path}?{'&'.join([*unknown, 'year=x', 'limit=x'])}")
         errors = [each["parameter"] for each in (await response.json())["errors"]]
 
-        known = {"/v1/movies": ["year"], "/v1/changes": ["limit"]}.get(path, [])
+        known = {"/v1/movies": ["year"], "/v1/changes": ["limit"], HISTORY: ["limit"]}.get(path, [])
         assert (response.status, errors) == (422, unknown[:100] + known), path
 
 
