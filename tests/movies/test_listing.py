@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg2.errors
 import pytest
-from conftest import Client
+from conftest import MOANA, Client
 from support import Execute, Patch, add_movies
 from wire import exchange
 from yarl import URL
@@ -319,6 +319,28 @@ async def test_a_column_that_a_dba_adds_works_in_lists_of_any_size(
     assert few["metadata"]["total_records"] == 1
     assert len({movie["id"] for movie in many["movies"] + walked["movies"]}) == 200
     assert ids(every)[:51] == [*range(1, 101, 2), 101]
+
+
+async def test_a_column_of_a_dba_may_be_called_as_the_queries_call_the_table(
+    client: Client, execute: Execute
+) -> None:
+    """Where they take the whole movie: lists, facets, suggestions, streams and writes."""
+    execute("alter table movies add column m integer not null default 3")
+    movie = {**MOANA, "external_id": "a:1"}
+    writes: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", "/v1/movies", movie),
+        ("PATCH", "/v1/movies/1", {"year": 2000}),
+        ("PUT", "/v1/movies/batch", {"movies": [movie]}),
+    ]
+    for method, path, body in writes:
+        assert (await client.request(method, path, json=body)).status in {200, 201}, path
+    for query, sent in (
+        ("?page_size=1&facets=year", "application/json"),
+        ("?title=maona&year=2016", "application/json"),
+        ("?sort=-year", "text/csv"),
+    ):
+        response = await client.get(f"/v1/movies{query}", headers={"Accept": sent})
+        assert "Moana" in await response.text(), query
 
 
 WRONG_TIMES = [
