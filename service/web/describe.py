@@ -63,23 +63,22 @@ def time_field(description: str, **shape: Any) -> Field[Any]:
     return field(description, "2026-01-05T09:00:00.000000Z", format="date-time", **shape)
 
 
+def cursor_field(page: str) -> Field[Any]:
+    """Make a field that is the cursor of the `next` or `previous` page."""
+    text = f"the cursor of the {page} page; null if there is none"
+    return String(allow_none=True, metadata={"description": text})
+
+
 def describe_page(title: str, **more: Field[Any]) -> type[Schema]:
     """Make the schema of a page's metadata; `more`: what only some pages have."""
-    next_cursor, previous_cursor = (
-        String(
-            allow_none=True,
-            metadata={"description": f"the cursor of the {page} page; null if there is none"},
-        )
-        for page in ("next", "previous")
-    )
     return make_schema(
         title,
         ("current_page", "last_page", *more),
         page_size=field("the largest number of items on a page", 20, minimum=1),
         total_records=field("the number of items that match", 1, minimum=0),
         total_is_estimate=field(f"true if more than {EXACT_TOTAL:,}", example=False),
-        next_cursor=next_cursor,
-        previous_cursor=previous_cursor,
+        next_cursor=cursor_field("next"),
+        previous_cursor=cursor_field("previous"),
         current_page=field("only with the parameter `page`", 1, minimum=1),
         last_page=field("only with the parameter `page`", 1, minimum=1),
         **more,
