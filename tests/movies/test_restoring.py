@@ -28,9 +28,13 @@ async def add(client: Client, name: str | None = None) -> dict[str, Any]:
     return movie
 
 
-async def restore(client: Client, movie_id: int) -> tuple[int, dict[str, Any]]:
+async def restore(
+    client: Client, movie_id: int, version: int | None = None, **headers: str
+) -> tuple[int, dict[str, Any]]:
     """Restore a movie; return the status and the movie or the problem."""
-    response = await client.post(f"/v1/movies/{movie_id}/restore")
+    body = {"version": version} if version else None
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = await client.post(f"/v1/movies/{movie_id}/restore", json=body, headers=named)
     body = await response.json()
     # Also with a 404, 409 or 410: a read with it shows why.
     assert ("Catalogue-Position" in response.headers) == (response.status < 420)
@@ -178,15 +182,15 @@ async def test_a_movie_that_does_not_fit_any_more_fails_alone(
     )
     status, problem = await restore(client, 4)
     with closing(psycopg2.connect(database)) as session, session.cursor() as cursor:
-        cursor.execute("select id, shelf from restore_movies(deleted_by => %s)", [mistake])
-        restored = cursor.fetchall()
+        cursor.execute("select * from undo_changes(%s)", [mistake])
+        undone = cursor.fetchall()
+        cursor.execute("select id from movies where shelf = 1 order by id")
+        there = cursor.fetchall()
 
     assert (status, problem["errors"][0]["detail"]) == (422, "is refused by the database")
-    assert restored == [(movie_id, 1) for movie_id in (2, 3, 5, 6, 7, 8)]
-    reason = 'invalid input syntax for type integer: "top"'
-    assert [notice.strip() for notice in session.notices] == [
-        f"NOTICE:  movie {movie_id} cannot be restored: {reason}" for movie_id in (1, 4, 9)
-    ]
+    reason = 'left: invalid input syntax for type integer: "top"'
+    assert dict(undone) == {n: reason if n in (1, 4, 9) else "restored" for n in range(1, 10)}
+    assert there == [(movie_id,) for movie_id in (2, 3, 5, 6, 7, 8)]
 
 
 async def test_a_movie_that_was_imported_again_from_an_older_export_is_restored(
@@ -202,7 +206,7 @@ async def test_a_movie_that_was_imported_again_from_an_older_export_is_restored(
     await client.delete("/v1/movies/1")
     status, movie = await restore(client, 1)
 
-    assert (status, movie["year"], movie["version"]) == (200, 2015, 2)
+    assert (status, movie["year"], movie["version"]) == (200, 2015, 3)  # no tag repeats
 
 
 async def test_a_value_that_a_dba_made_unique_is_a_422(client: Client, execute: Execute) -> None:
@@ -240,11 +244,16 @@ async def test_dbas_undo_a_transaction(client: Client, execute: Execute) -> None
     await client.delete("/v1/movies/4")
     await add(client, "a:4")  # that of movie 5
 
-    restored = execute("select id, version from restore_movies(deleted_by => %s)", mistake)
-    by_id = execute("select id from restore_movies('{1,4,5,6,99}') order by id")
+    undone = execute("select * from undo_changes(%s)", mistake)
+    by_id = execute(
+        "select number, outcome from"
+        """ restore_movies('[{"id": 1}, {"id": 4}, {"id": 5}, {"id": 6}, {"id": 99}]')"""
+    )
 
-    assert restored == [(2, 3)]
-    assert by_id == [(1,), (4,)]
+    left = "left: it was changed again"
+    taken = "left: another movie has its external id"
+    assert dict(undone) == {2: "restored", 3: left, 4: left, 5: taken}
+    assert dict(by_id) == {1: "restored", 4: "restored", 5: "taken", 6: "there", 99: "missing"}
 
 
 async def test_one_of_several_restores_succeeds(start: Start, execute: Execute) -> None:
@@ -277,7 +286,7 @@ async def test_a_dbas_open_restore_delays_only_its_movies(
     for number in (1, 2):
         await add(client, f"a:{number}")
     execute("delete from movies")
-    with hold(database, "select restore_movies('{1}')") as other:
+    with hold(database, """select restore_movies('[{"id": 1}]')""") as other:
         assert (await restore(client, 2))[0] == 200
         waiting = asyncio.create_task(restore(client, 1))
         await until(
