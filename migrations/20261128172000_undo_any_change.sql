@@ -134,6 +134,7 @@ begin
         when coalesce(w.version, g.version) is not null
         then movie_fields_at(w.id, m.version, coalesce(w.version, g.version))
       end as fields
+      offset 0 -- otherwise it is called again for each use
     ) as f
     left join movies as o on o.external_id = f.fields ->> 'external_id' and o.id <> w.id
   ) as p;
@@ -143,20 +144,22 @@ begin
     from jsonb_to_recordset(plan) as p (outcome text)
     where p.outcome <> all ('{changed,equal,restored}')
   ) then
-    execute format(
-      'with changed as (
-        update movies as m
-        set (%1$s) = (select %1$s from jsonb_populate_record(m.*, p.fields) as r)
-        from jsonb_to_recordset($1) as p (id bigint, outcome text, fields jsonb)
-        where m.id = p.id and p.outcome = ''changed''
-        returning m.id
+    if plan @> '[{"outcome": "changed"}]' then
+      execute format(
+        'with changed as (
+          update movies as m
+          set (%1$s) = (select %1$s from jsonb_populate_record(m.*, p.fields) as r)
+          from jsonb_to_recordset($1) as p (id bigint, outcome text, fields jsonb)
+          where m.id = p.id and p.outcome = ''changed''
+          returning m.id
+        )
+        select coalesce(jsonb_object_agg(c.id, null), ''{}'') from changed as c',
+        settable
       )
-      select coalesce(jsonb_object_agg(c.id, null), ''{}'') from changed as c',
-      settable
-    )
-    into ids
-    using plan;
-    written := written || ids;
+      into ids
+      using plan;
+      written := written || ids;
+    end if;
     -- Movies with the same columns are inserted together. All other columns get their defaults: those that were added
     -- since, and those that may not be null any more.
     for kept in
