@@ -71,8 +71,8 @@ class Model:
         elif kind == 3:
             await self.send("PATCH", path, {"year": year, "external_id": name})
         elif kind == 4:
-            movies = [{"id": n, "year": year} for n in some]
-            await self.send("PATCH", "/v1/movies/batch", {"movies": movies})
+            changes = [{"id": n, "year": year} for n in some]
+            await self.send("PATCH", "/v1/movies/batch", {"movies": changes})
         elif kind == 5:
             movies = [MOANA | {"external_id": name, "year": year}]
             await self.send("PUT", "/v1/movies/batch", {"movies": movies})

@@ -426,7 +426,7 @@ async def test_why_a_version_cannot_be_restored(start: Start, execute: Execute) 
     assert alone == expected
     assert isinstance(results, list)
     assert [status for status, _ in results] == expected[1:]
-    assert (strict, len(problem["errors"])) == (404, 4)  # type: ignore[call-overload, index]
+    assert (strict, len(problem["errors"])) == (404, 4)  # type: ignore[call-overload]
     assert execute("select id, version from movies order by id") == before
 
 
@@ -449,7 +449,7 @@ async def test_batches_restore_movies(client: Client, execute: Execute) -> None:
         for sent in ('{"version": 0}', '{"version": null}', '{"version": "1"}', "[]", '{"v": 1}')
     ]
 
-    movies = body["movies"]  # type: ignore[call-overload, index]
+    movies = body["movies"]  # type: ignore[call-overload]
     assert (strict, [movie["version"] for movie in movies]) == (200, [3, 3, 2])
     assert (lenient[0], repeated) == (422, 422)
     assert fixed == (
@@ -520,7 +520,7 @@ async def test_dbas_undo_what_a_client_did(client: Client, execute: Execute) -> 
     )
     ((mistake,),) = execute("select max(transaction)::text from movie_changes")
     await client.patch("/v1/movies/4", json={"year": 2001})
-    undone = dict(execute("select * from undo_changes(by_client => current_user)"))
+    undone: dict[int, str] = dict(execute("select * from undo_changes(by_client => current_user)"))
     fields = execute("select id, year, runtime, external_id from movies order by id")
     with pytest.raises(psycopg2.errors.RaiseException, match="expected a transaction"):
         execute("select * from undo_changes()")
