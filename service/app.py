@@ -42,7 +42,7 @@ from service.movies.handlers import REPRESENTATION, Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
-from service.movies.restoring import Restores
+from service.movies.restoring import UNRESTORED, Restores
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
 from service.web import reference
@@ -158,7 +158,7 @@ def _make_routes(
     slow = make(limit=LISTS, standbys=replicas)
     streams = Streams(make(limit=STREAMS, standbys=replicas))
     listing = Listing(MOVIES, slow, streams)
-    store = Store(MOVIES, statements, make(standbys=replicas))
+    store = Store(MOVIES, statements, make(standbys=replicas), UNRESTORED)
     creates = IdempotentCreates(store, statements)
     feed = None
     if config.changes.keep_days:
@@ -187,8 +187,9 @@ def _make_routes(
         require_if_match=server.require_if_match,
         idempotent_creates=creates,
     )
+    restores = Restores(store, bodies, server.require_if_match)
     routes = [
-        *movies.make_routes(single, lists, batches, Restores(store, statements)),
+        *movies.make_routes(single, lists, batches, restores),
         *changes.make_routes(Changes(feed, LongPolls(feed), cycle, access) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),
