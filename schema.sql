@@ -849,7 +849,7 @@ COMMENT ON COLUMN public.movies.external_id IS 'The id in the system that the mo
 
 CREATE FUNCTION public.movie_matches(m public.movies, filter jsonb) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN ((((filter ->> 'title'::text) IS NULL) OR ((m).search @@ public.title_query((filter ->> 'title'::text)))) AND (((filter ->> 'genres'::text) IS NULL) OR ((m).search @@ public.genres_query(string_to_array((filter ->> 'genres'::text), ','::text)))) AND (((filter ->> 'genres_any'::text) IS NULL) OR ((m).search @@ public.genres_any_query(string_to_array((filter ->> 'genres_any'::text), ','::text)))) AND (((filter ->> 'year_from'::text) IS NULL) OR ((m).year >= ((filter ->> 'year_from'::text))::integer)) AND (((filter ->> 'year_to'::text) IS NULL) OR ((m).year <= ((filter ->> 'year_to'::text))::integer)) AND ((public.list_numbers(public.number_ranges((filter ->> 'years'::text))) IS NULL) OR ((m).year = ANY (public.list_numbers(public.number_ranges((filter ->> 'years'::text)))))) AND ((public.list_numbers(public.number_ranges((filter ->> 'years'::text))) IS NOT NULL) OR COALESCE((((m).year)::bigint <@ public.number_ranges((filter ->> 'years'::text))), true)) AND (((filter ->> 'runtime_from'::text) IS NULL) OR ((m).runtime >= ((filter ->> 'runtime_from'::text))::integer)) AND (((filter ->> 'runtime_to'::text) IS NULL) OR ((m).runtime <= ((filter ->> 'runtime_to'::text))::integer)) AND ((public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text))) IS NULL) OR ((m).runtime = ANY (public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text)))))) AND ((public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text))) IS NOT NULL) OR COALESCE((((m).runtime)::bigint <@ public.number_ranges((filter ->> 'runtimes'::text))), true)) AND (((filter ->> 'created_at_from'::text) IS NULL) OR ((m).created_at >= public.zoned_time((filter ->> 'created_at_from'::text)))) AND (((filter ->> 'created_at_to'::text) IS NULL) OR ((m).created_at <= public.zoned_time((filter ->> 'created_at_to'::text)))) AND (((filter ->> 'updated_at_from'::text) IS NULL) OR ((m).updated_at >= public.zoned_time((filter ->> 'updated_at_from'::text)))) AND (((filter ->> 'updated_at_to'::text) IS NULL) OR ((m).updated_at <= public.zoned_time((filter ->> 'updated_at_to'::text)))));
+    RETURN ((((filter ->> 'title'::text) IS NULL) OR ((m).search @@ public.title_query((filter ->> 'title'::text)))) AND (((filter ->> 'genres'::text) IS NULL) OR ((m).search @@ public.genres_query(string_to_array((filter ->> 'genres'::text), ','::text)))) AND (((filter ->> 'genres_any'::text) IS NULL) OR ((m).search @@ public.genres_any_query(string_to_array((filter ->> 'genres_any'::text), ','::text)))) AND (((filter ->> 'year_from'::text) IS NULL) OR ((m).year >= ((filter ->> 'year_from'::text))::integer)) AND (((filter ->> 'year_to'::text) IS NULL) OR ((m).year <= ((filter ->> 'year_to'::text))::integer)) AND ((public.list_numbers(public.number_ranges((filter ->> 'years'::text))) IS NULL) OR ((m).year = ANY (public.list_numbers(public.number_ranges((filter ->> 'years'::text)))))) AND ((public.list_numbers(public.number_ranges((filter ->> 'years'::text))) IS NOT NULL) OR COALESCE((((m).year)::bigint <@ public.number_ranges((filter ->> 'years'::text))), true)) AND (((filter ->> 'runtime_from'::text) IS NULL) OR ((m).runtime >= ((filter ->> 'runtime_from'::text))::integer)) AND (((filter ->> 'runtime_to'::text) IS NULL) OR ((m).runtime <= ((filter ->> 'runtime_to'::text))::integer)) AND ((public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text))) IS NULL) OR ((m).runtime = ANY (public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text)))))) AND ((public.list_numbers(public.number_ranges((filter ->> 'runtimes'::text))) IS NOT NULL) OR COALESCE((((m).runtime)::bigint <@ public.number_ranges((filter ->> 'runtimes'::text))), true)) AND (((filter ->> 'created_at_from'::text) IS NULL) OR ((m).created_at >= public.zoned_time((filter ->> 'created_at_from'::text)))) AND (((filter ->> 'created_at_to'::text) IS NULL) OR ((m).created_at <= public.zoned_time((filter ->> 'created_at_to'::text)))) AND (((filter ->> 'updated_at_from'::text) IS NULL) OR ((m).updated_at >= public.zoned_time((filter ->> 'updated_at_from'::text)))) AND (((filter ->> 'updated_at_to'::text) IS NULL) OR ((m).updated_at <= public.zoned_time((filter ->> 'updated_at_to'::text)))) AND (((filter ->> 'external_id_prefix'::text) IS NULL) OR (((m).external_id COLLATE "C") ~~ like_escape((replace(replace(replace((filter ->> 'external_id_prefix'::text), '!'::text, '!!'::text), '%'::text, '!%'::text), '_'::text, '!_'::text) || '%'::text), '!'::text))));
 
 COMMENT ON FUNCTION public.movie_matches(m public.movies, filter jsonb) IS 'Whether a list has the movie. `filter` has the filters that are set, like {"title": "amelie", "year_from": 1990}; {} matches every movie. The genres are separated by commas. The years are from year_from to year_to, and of these only `years`, if there are some; the same for runtimes. A time has a time zone.';
 
@@ -980,6 +980,7 @@ CREATE FUNCTION public.movies_record_created() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   -- Of movies that the statement does not name: a trigger of a DBA writes them.
@@ -1004,6 +1005,7 @@ CREATE FUNCTION public.movies_record_deleted() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
@@ -1054,6 +1056,7 @@ CREATE FUNCTION public.movies_record_truncated() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
 begin
@@ -1076,6 +1079,7 @@ CREATE FUNCTION public.movies_record_updated() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
@@ -1488,6 +1492,10 @@ COMMENT ON INDEX public.movie_changes_of_movie IS 'The changes of a movie, in th
 CREATE INDEX movies_created_at ON public.movies USING btree (created_at, id);
 
 COMMENT ON INDEX public.movies_created_at IS 'Order and filter by created_at of lists.';
+
+CREATE INDEX movies_external_id_prefix ON public.movies USING btree (external_id COLLATE "C") WHERE (external_id IS NOT NULL);
+
+COMMENT ON INDEX public.movies_external_id_prefix IS 'The filter external_id_prefix of lists.';
 
 CREATE UNIQUE INDEX movies_external_id_unique ON public.movies USING btree (external_id) WHERE (external_id IS NOT NULL);
 

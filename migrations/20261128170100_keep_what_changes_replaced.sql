@@ -3,6 +3,7 @@
 -- A statement of the service runs for several clients. It names them in catalogue.clients, for its transaction: a JSON
 -- object with the client of each movie that it writes, null for one without a token. The triggers run at the end of the
 -- statement and read it. Where it is not set, the change was made in SQL, or by the release before, and has the login.
+-- A column of movies may have the name of a variable there.
 
 -- migrate:up
 alter table movie_changes
@@ -53,6 +54,7 @@ $$;
 
 create or replace function movies_record_created() returns trigger language plpgsql
   security definer set search_path from current as $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   -- Of movies that the statement does not name: a trigger of a DBA writes them.
@@ -73,6 +75,7 @@ $$;
 
 create or replace function movies_record_updated() returns trigger language plpgsql
   security definer set search_path from current as $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
@@ -104,6 +107,7 @@ $$;
 
 create or replace function movies_record_deleted() returns trigger language plpgsql
   security definer set search_path from current as $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
   nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
@@ -123,6 +127,7 @@ $$;
 
 create or replace function movies_record_truncated() returns trigger language plpgsql
   security definer set search_path from current as $$
+#variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
 begin

@@ -63,53 +63,60 @@ join new as n on n.id = c.id;
 -- \set movies '\'[{"number": 0, "replace": true, "fields": {"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}}]\''
 -- Creates each movie, or, with `replace`, gives the movie that has its external id these fields, and keeps those that are
 -- missing; each external id may occur once. Returns for each `number` the outcome:
---   created, changed, or equal, and nothing was written;
+--   created, changed, or equal: the movie has these fields, and its version stays;
 --   taken: without `replace`, and the movie with this id has the external id;
---   locked: another session has locked the movie's row, or creates a movie with this external id; the service sends the
---   movie again. Waiting would delay all requests that share the statement.
+--   failed: there are `versions`, and the movie with this external id is not there, has another `id`, or another version;
+--   locked: another session has locked the movie's row, has just changed it, or creates a movie with this external id; the
+--   service sends the movie again. Waiting would delay all requests that share the statement.
 -- A movie that is to be created or changed and has nulls was not written, because a trigger of yours has prevented it.
--- With `all_or_none`, none is written if one is taken or locked; these have nulls then, too.
+-- With `all_or_none`, none is written if one is taken, failed or locked; these have nulls then, too.
 -- Each external id that the service sets has a lock. psql and imports do not take it: for them, the unique index waits.
 with new as materialized (
   select
-    n.number, n.client, n.replace, n.fields, f.title, f.year, f.runtime, f.genres, f.external_id, m.id,
+    n.number, n.client, n.replace, n.fields, n.id as tagged_id, n.versions,
+    f.title, f.year, f.runtime, f.genres, f.external_id, m.id, m.version,
     case
       when m.id is not null then (
         select (m.title, m.year, m.runtime, m.genres) is distinct from (p.title, p.year, p.runtime, p.genres)
-        from jsonb_populate_record(m, n.fields) as p
+        from jsonb_populate_record(m.*, n.fields) as p
       )
     end as differs
-  from jsonb_to_recordset(:movies) as n (number bigint, client bigint, replace boolean, fields jsonb)
+  from jsonb_to_recordset(:movies)
+    as n (number bigint, client bigint, replace boolean, fields jsonb, id bigint, versions integer[])
   cross join jsonb_to_record(n.fields)
     as f (title text, year integer, runtime integer, genres text[], external_id text)
   left join movies as m on m.external_id = f.external_id
 ),
+-- As they are now, which may be newer than in `new`.
 free as materialized (
-  select m.id, m.external_id
+  select m.id, m.external_id, m.version
   from movies as m
   where m.id in (select n.id from new as n where n.replace and n.differs)
   for no key update skip locked
 ),
 checked as materialized (
   select
-    n.number, n.id,
+    n.number, n.id, n.version,
     case
+      when n.versions is not null and n.id is null then 'failed'
       when n.id is null and n.external_id is null then 'created'
       when n.id is null and pg_try_advisory_xact_lock(hashtextextended(n.external_id, 3)) then 'created'
       when n.id is null then 'locked'
       when not n.replace then 'taken'
       when not n.differs then 'equal'
+      when n.id <> n.tagged_id then 'failed'
       when f.id is null then 'locked'
+      when n.version <> all (n.versions) then 'failed'
       else 'changed'
     end as outcome
   from new as n
-  left join free as f on f.id = n.id and f.external_id = n.external_id
+  left join free as f on f.id = n.id and f.external_id = n.external_id and f.version = n.version
 ),
 going as materialized (
   select c.number, c.outcome, coalesce(c.id, nextval('movies_id_seq')) as id
   from checked as c
   where c.outcome in ('created', 'changed')
-    and (not :all_or_none or not exists (select from checked as a where a.outcome in ('taken', 'locked')))
+    and (not :all_or_none or not exists (select from checked as a where a.outcome in ('taken', 'failed', 'locked')))
   order by c.number -- so are the ids
 ),
 named as materialized (
@@ -131,7 +138,7 @@ changed as (
   update movies as m
   set (title, year, runtime, genres) = (
     select f.title, f.year, f.runtime, f.genres
-    from jsonb_populate_record(m, n.fields) as f
+    from jsonb_populate_record(m.*, n.fields) as f
   )
   from named
   cross join going as g
@@ -151,7 +158,10 @@ done as (
   where c.outcome in ('equal', 'taken')
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, c.number, c.outcome, d.*
+  pg_current_xact_id()::text::bigint as transaction, c.number,
+  -- A trigger of yours may have undone the change.
+  case when c.outcome = 'changed' and d.version = c.version then 'equal' else c.outcome end as outcome,
+  d.*
 from checked as c
 left join going as g on g.number = c.number
 left join done as d on d.id = coalesce(g.id, c.id);
@@ -200,10 +210,11 @@ left join restored as r on true;
 -- \set updates '\'[{"id": 1, "fields": {"title": "Moana", "genres": ["animation", "adventure"]}, "versions": [1]}]\''
 -- A field that is missing stays unchanged, and null removes an optional one. Each id may occur once. The trigger
 -- zzz_movies_keep_version sets version and updated_at. Returns for each id that was sent (`number`) the outcome:
---   changed;
+--   changed, or equal: the movie has these fields, and its version stays;
 --   missing: there is no movie with this id;
 --   failed: a condition does not hold: the version is one of `versions` and none of `other_than`, and the movie has not
---   changed since `unmodified_since` (to the second). Conditions are checked after the row is locked;
+--   changed since `unmodified_since` (to the second). Conditions are checked after the row is locked. The version
+--   may be one more than one of `versions` if the movie has the fields: its client repeats a change;
 --   taken: the movie with this id has the external id that is to be set;
 --   locked: another session has locked the row, or sets the same external id; the service sends the change again.
 --   Waiting would delay all requests that share the statement.
@@ -220,23 +231,26 @@ named as materialized (
   select set_config('catalogue.clients', coalesce(jsonb_object_agg(c.id, c.client), '{}')::text, true)
   from changes as c
 ),
+-- As it was, and with the fields. If another session has changed it since the snapshot, PostgreSQL computes both again.
 free as materialized (
-  select m.id, m.external_id, m.version, m.updated_at
+  select m.id, (m.*)::movies as was, jsonb_populate_record(m.*, c.fields) as movie
   from movies as m
-  where m.id in (select c.id from changes as c)
-  for no key update skip locked
+  join changes as c on c.id = m.id
+  for no key update of m skip locked
 ),
 checked as materialized (
   select
-    c.id, o.id as owner,
+    c.id, f.movie, o.id as owner,
     case
       when m.id is null then 'missing'
       when f.id is null then 'locked'
-      when f.version <> all (c.versions) then 'failed'
-      when f.version = any (c.other_than) then 'failed'
-      when date_trunc('second', f.updated_at) > c.unmodified_since then 'failed'
+      when (f.was).version <> all (c.versions) and (f.movie *<> f.was or (f.was).version - 1 <> all (c.versions))
+        then 'failed'
+      when (f.was).version = any (c.other_than) then 'failed'
+      when date_trunc('second', (f.was).updated_at) > c.unmodified_since then 'failed'
+      when f.movie *= f.was then 'equal'
       when o.id is not null then 'taken'
-      when c.external_id is distinct from f.external_id
+      when c.external_id is distinct from (f.was).external_id
         and not pg_try_advisory_xact_lock(hashtextextended(c.external_id, 3)) then 'locked'
       else 'changed'
     end as outcome
@@ -248,23 +262,31 @@ checked as materialized (
 updated as (
   update movies as m
   set (title, year, runtime, genres, external_id) = (
-    select n.title, n.year, n.runtime, n.genres, n.external_id
-    from jsonb_populate_record(m, c.fields) as n
+    (k.movie).title, (k.movie).year, (k.movie).runtime, (k.movie).genres, (k.movie).external_id
   )
   from named
-  cross join changes as c
-  join checked as k on k.id = c.id
+  cross join checked as k
   where m.id = k.id
     and k.outcome = 'changed'
-    and (not :all_or_none or not exists (select from checked as a where a.outcome <> 'changed'))
+    and (not :all_or_none or not exists (select from checked as a where a.outcome not in ('changed', 'equal')))
   returning m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
+),
+done as (
+  select u.* from updated as u
+  union all
+  select
+    k.id, (k.movie).title, (k.movie).year, (k.movie).runtime, (k.movie).genres, (k.movie).external_id,
+    (k.movie).version, (k.movie).created_at, (k.movie).updated_at
+  from checked as k
+  where k.outcome = 'equal'
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, k.id as number, k.outcome,
-  case when k.outcome = 'taken' then k.owner else u.id end as id,
-  u.title, u.year, u.runtime, u.genres, u.external_id, u.version, u.created_at, u.updated_at
+  pg_current_xact_id()::text::bigint as transaction, k.id as number,
+  case when k.outcome = 'changed' and d.version = (k.movie).version then 'equal' else k.outcome end as outcome,
+  case when k.outcome = 'taken' then k.owner else d.id end as id,
+  d.title, d.year, d.runtime, d.genres, d.external_id, d.version, d.created_at, d.updated_at
 from checked as k
-left join updated as u on u.id = k.id;
+left join done as d on d.id = k.id;
 
 -- name: delete_movies(deletions, all_or_none)
 -- set: gin_pending_list_limit = 64kB

@@ -61,7 +61,8 @@ needed as (
       ]),
       ('index', null, array[
         'movies_search', 'movies_title', 'movies_year', 'movies_runtime', 'movies_rank', 'movies_created_at',
-        'movies_updated_at', 'movies_external_id_unique', 'movie_changes_of_movie', 'idempotency_keys_expires_at', 'search_words_word', 'search_words_start', 'search_words_end'
+        'movies_updated_at', 'movies_external_id_unique', 'movies_external_id_prefix', 'movie_changes_of_movie',
+        'idempotency_keys_expires_at', 'search_words_word', 'search_words_start', 'search_words_end'
       ]),
       ('constraint', null, array[
         'movies_pkey', 'movies_title_not_blank', 'movies_title_at_most_500_bytes', 'movies_year_1888_or_later',

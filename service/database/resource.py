@@ -164,6 +164,22 @@ class ItemChange(NamedTuple):
         return orjson.dumps(payload)
 
 
+class ItemPut(NamedTuple):
+    """An item to create, or to `replace` the one with its unique value.
+
+    With `versions`, that one must be there, with this id and one of these versions.
+    """
+
+    fields: Mapping[str, object]
+    replace: bool = True
+    id: int | None = None
+    versions: list[int] | None = None
+
+    def encode(self, number: int, caller: Caller) -> bytes:
+        """Return it as the query takes it."""
+        return orjson.dumps({"number": number, "client": caller.client_id, **self._asdict()})
+
+
 class Written(NamedTuple, Generic[Item]):
     """An item, its outcome (created, changed, deleted, equal: not written) and its transaction."""
 

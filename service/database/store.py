@@ -13,7 +13,15 @@ import orjson
 from service.database.caller import NOBODY, Caller
 from service.database.query import Row
 from service.database.resending import Resender
-from service.database.resource import DROPPED, REFUSALS, Item, ItemChange, Resource, Written
+from service.database.resource import (
+    DROPPED,
+    REFUSALS,
+    Item,
+    ItemChange,
+    ItemPut,
+    Resource,
+    Written,
+)
 from service.database.sharing import Rows, SharedStatements, join_ids, join_payloads, list_callers
 from service.database.statements import Statements
 from service.errors import CatalogueError, Contended, NotFound, RuleBroken, Unavailable
@@ -70,7 +78,7 @@ class Store(Generic[Item]):
     async def create(self, fields: Mapping[str, object], caller: Caller = NOBODY) -> Written[Item]:
         """Create an item; `Invalid` if the database refuses it, `Taken` if its value exists."""
         if fields.get(self._resource.unique) is not None:
-            return await self.put(fields, caller, replace=False)
+            return await self.put(ItemPut(fields, replace=False), caller)
         key = next(self._create_keys)
         payload = _encode_create(key, fields, caller)
         try:
@@ -86,28 +94,21 @@ class Store(Generic[Item]):
     ) -> list[Written[Item]]:
         """Create all items, of different unique values, or none; `NothingWritten`, `RuleBroken`."""
         if any(fields.get(self._resource.unique) is not None for fields in items):
-            return await self.put_all(items, caller, replace=False)
+            return await self.put_all([ItemPut(each, replace=False) for each in items], caller)
         payloads = {n: _encode_create(n, each, caller) for n, each in enumerate(items)}
         created = await self.resender.send(partial(self._send_creates, payloads, [caller]))
         if len(created) < len(items):
             raise self._report_unwritten(self._create_query)
         return [created[key] for key in payloads]
 
-    async def put(
-        self, fields: Mapping[str, object], caller: Caller = NOBODY, *, replace: bool = True
-    ) -> Written[Item]:
-        """Create an item, or `replace` the one with its unique value; raises as `create` does."""
-        key = hash(fields[self._resource.unique])  # so no statement has a value twice
-        payload = _encode_put(key, fields, caller, replace=replace)
-        return await self._submit(self._put_query, key, payload, caller)
+    async def put(self, item: ItemPut, caller: Caller = NOBODY) -> Written[Item]:
+        """Create or replace an item; raises as `create` does, or `PreconditionFailed`."""
+        key = hash(item.fields[self._resource.unique])  # so no statement has a value twice
+        return await self._submit(self._put_query, key, item.encode(key, caller), caller)
 
-    async def put_all(
-        self, items: Sequence[Mapping[str, object]], caller: Caller, *, replace: bool = True
-    ) -> list[Written[Item]]:
+    async def put_all(self, items: Sequence[ItemPut], caller: Caller) -> list[Written[Item]]:
         """Put all items, of different unique values, or none; `NothingWritten`, `RuleBroken`."""
-        payloads = {
-            n: _encode_put(n, each, caller, replace=replace) for n, each in enumerate(items)
-        }
+        payloads = {n: each.encode(n, caller) for n, each in enumerate(items)}
         return await self._write_all(self._put_query, payloads, caller)
 
     async def change(self, change: ItemChange, caller: Caller = NOBODY) -> Written[Item]:
@@ -235,8 +236,3 @@ class Store(Generic[Item]):
 
 def _encode_create(key: int, fields: Mapping[str, object], caller: Caller) -> bytes:
     return orjson.dumps({**fields, "position": key, "client": caller.client_id})
-
-
-def _encode_put(key: int, fields: Mapping[str, object], caller: Caller, *, replace: bool) -> bytes:
-    client = caller.client_id
-    return orjson.dumps({"number": key, "client": client, "replace": replace, "fields": fields})

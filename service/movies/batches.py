@@ -15,13 +15,13 @@ from marshmallow import ValidationError
 from marshmallow.validate import Range
 
 from service.database import MAX_BIGINT
-from service.database.resource import ALWAYS, Condition, ItemChange, Written
+from service.database.resource import ALWAYS, Condition, ItemChange, ItemPut, Written
 from service.database.store import Store
 from service.errors import Failure, Invalid, Malformed, PreconditionRequired, RuleBroken
 from service.movies.handlers import MOVIE_TAG, REPLAYED
 from service.movies.keys import BATCH_KEY, IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
-from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
+from service.movies.rules import MOVIE, OPTIONAL, IdentifiedMovieInput, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
@@ -82,6 +82,13 @@ ETAG_FIELD = JSONField(
 )
 
 
+class MoviePutInput(IdentifiedMovieInput):
+    """A movie with its external id, and the tag of the movie that it replaces."""
+
+    read_only = tuple(name for name in MovieInput.read_only if name != "etag")
+    etag = ETAG_FIELD
+
+
 class MovieChangeInput(MovieInput):
     """A movie and the fields that are to be changed."""
 
@@ -106,7 +113,7 @@ class Kind(NamedTuple):
 
 BATCH = MovieBatch()
 CREATES = Kind(MOVIE, is_create=True)
-PUTS = Kind(IDENTIFIED_MOVIE)
+PUTS = Kind(MoviePutInput(partial=[name for name in OPTIONAL if name != MOVIES.unique]))
 CHANGES = Kind(MovieChangeInput(partial=FIELDS))
 DELETIONS = Kind(MovieDeletionInput())
 
@@ -227,8 +234,8 @@ class Batches:
                         created, replayed = await create(own_key, fields, caller)
                     else:
                         created, replayed = await self.store.create(fields, caller), False
-                result: EntryResult = {"status": 201, "movie": movie_json(created.item)}
-                return created.transaction, result | ({"replayed": True} if replayed else {})
+                result = _make_result(created) | ({"replayed": True} if replayed else {})
+                return created.transaction, result
 
             return await _respond_to_each(request, movies, create_one)
         with _convert_broken_rule():
@@ -240,15 +247,15 @@ class Batches:
         movies, is_lenient = await self._read(request, PUTS)
         caller = request[CONTEXT].caller
 
-        async def put_one(_: int, fields: Values) -> tuple[int, EntryResult]:
-            written = await self.store.put(fields, caller)
-            return written.transaction, _put_result(written)
+        async def put_one(_: int, entry: Values) -> tuple[int, EntryResult]:
+            written = await self.store.put(_make_put(entry), caller)
+            return written.transaction, _make_result(written)
 
         if is_lenient:
             return await _respond_to_each(request, movies, put_one)
         with _convert_broken_rule():
-            puts = await self.store.put_all(movies, caller)
-        return json_response({"results": [_put_result(put) for put in puts]}, _make_headers(puts))
+            puts = await self.store.put_all([*map(_make_put, movies)], caller)
+        return json_response({"results": [*map(_make_result, puts)]}, _make_headers(puts))
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change only the fields that are sent of each movie: 200."""
@@ -269,7 +276,7 @@ class Batches:
 
         async def change_one(_: int, entry: Values) -> tuple[int, EntryResult]:
             changed = await self.store.change(make_change(entry), caller)
-            return changed.transaction, {"status": 200, "movie": movie_json(changed.item)}
+            return changed.transaction, _make_result(changed)
 
         if is_lenient:
             return await _respond_to_each(request, entries, change_one)
@@ -308,9 +315,18 @@ def _convert_broken_rule() -> Iterator[None]:
         raise MOVIES.to_invalid(error, MOVIES.table) from error
 
 
-def _put_result(written: Written[Movie]) -> EntryResult:
+def _make_put(entry: Values) -> ItemPut:
+    if not (tag := entry.pop("etag", None)):
+        return ItemPut(entry)
+    match = MOVIE_TAG.fullmatch(tag.opaque)
+    movie_id = min(int(match[1]), MAX_BIGINT) if match else 0
+    versions = select_versions(Tags(any=False, tags=[tag]), MOVIE_TAG, movie_id, strong=True)
+    return ItemPut(entry, id=movie_id, versions=versions)
+
+
+def _make_result(written: Written[Movie]) -> EntryResult:
     status = 201 if written.outcome == "created" else 200
-    return {"status": status, "movie": movie_json(written.item)}
+    return {"status": status, "outcome": written.outcome, "movie": movie_json(written.item)}
 
 
 def _make_headers(written: Sequence[Written[Movie]]) -> dict[str, str]:

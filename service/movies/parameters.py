@@ -67,6 +67,7 @@ class Filter:
     runtime: Range = ANY
     created_at: Range = ANY  # of times with a zone, as is updated_at
     updated_at: Range = ANY
+    external_id_prefix: str | None = None  # compared byte for byte
 
     def as_json(self) -> dict[str, object]:
         """Return the members of the object that `movie_matches` takes, in queries/listing.sql."""
@@ -92,6 +93,7 @@ NOTHING = filter_parameter(
         runtime=_NONE,
         created_at=_NEVER,
         updated_at=_NEVER,
+        external_id_prefix="a",
     ).as_json()
 )
 _FIRST = place_parameters("id", Place(), 0)
@@ -210,6 +212,14 @@ class MoviesQuery(Schema):
     runtime = ranges_parameter("minutes", 90, 120)
     created_at = times_parameter()
     updated_at = times_parameter()
+    external_id_prefix = QueryParameter(
+        f"the beginning of external ids, such as `imdb:`, 1 to {MAX_EXTERNAL_ID_BYTES} bytes",
+        type="string",
+        minLength=1,
+        maxLength=MAX_EXTERNAL_ID_BYTES,
+        pattern=r"^[^\x00]+$",
+        examples=["imdb:"],
+    )
     sort = QueryParameter(
         f"one of {', '.join(SORTS)}",
         lambda text: SORTS[SORTS.index(text)],

@@ -15,7 +15,7 @@ from service.movies.lists import LIST_UNITS, Lists
 from service.movies.movie import ENTITY_TAG
 from service.movies.parameters import FACETS, PARAMETERS
 from service.movies.restoring import Restores
-from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
+from service.movies.rules import MOVIE, MovieInput, MovieOutput
 from service.web.describe import (
     BIGINT,
     ID_PARAMETER,
@@ -63,8 +63,13 @@ MovieList = make_schema(
 )
 BatchResult = make_schema(
     "BatchResult",
-    ("movie", "problem", "replayed"),
+    ("outcome", "movie", "problem", "replayed"),
     status=field("what the request for this movie alone would respond", 201),
+    outcome=field(
+        "what became of the movie; `equal`: nothing, it has the fields already",
+        "created",
+        enum=["created", "changed", "equal", "deleted", "restored"],
+    ),
     movie=Nested(MovieOutput),
     problem=Nested(ProblemSchema),
     replayed=field("true if an earlier request with the key created it", example=True),
@@ -133,7 +138,7 @@ _EXAMPLE = make_example(MovieOutput())
 _CHANGED = {"id": 7, "etag": ENTITY_TAG % (7, 1)}
 _CHANGE_PROBLEMS = ("not-found", "precondition-failed", "precondition-required")
 _RESULTS = [
-    {"status": 200, "movie": _EXAMPLE},
+    {"status": 200, "outcome": "changed", "movie": _EXAMPLE},
     {"status": 422, "problem": make_document(Invalid.problem, Invalid.detail)},
 ]
 EACH = _batch_response("The results.", "Preference-Applied", "Retry-After", results=_RESULTS)
@@ -155,11 +160,12 @@ PUT_MOVIES = Operation(
     "Add or replace several movies",
     f"Takes up to {MAX_MOVIES} movies with their `external_id`: creates those that are not there"
     " (status 201 in `results`), replaces those that differ (200), and leaves the others as they"
-    " are (200). All or, with an error, none; `Prefer: handling=lenient` as for POST. It can be"
-    " repeated without a key.",
+    " are (200). With an `etag`, it only replaces the movie that has that one. All or, with an"
+    " error, none; `Prefer: handling=lenient` as for POST. It can be repeated without a key.",
     _batch_response("The results.", results=_RESULTS[:1]),
     (PREFER,),
-    body=_describe_batch("IdentifiedMovieBatch", PUTS, make_example(IDENTIFIED_MOVIE)),
+    body=_describe_batch("IdentifiedMovieBatch", PUTS, make_example(PUTS.schema)),
+    problems=("precondition-failed",),
     multi_status=EACH,
 )
 UPDATE_MOVIES = Operation(

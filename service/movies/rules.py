@@ -163,7 +163,6 @@ MOVIE = MovieInput()
 # The fields that /v1 did not have at first: a client that does not know one sends a PUT without it,
 # which must not remove it.
 OPTIONAL = tuple(name for name, field in MOVIE.fields.items() if not field.required)
-IDENTIFIED_MOVIE = IdentifiedMovieInput(partial=[n for n in OPTIONAL if n != "external_id"])
 MovieOutput = make_schema(  # as responses have it
     "Movie",
     id=field("read-only; never used again for another movie", 7, **BIGINT),

@@ -349,7 +349,7 @@ async def test_a_lenient_batch_creates_each_movie_for_itself(
     results = body["results"]
     assert [result["status"] for result in results] == [201, 422, 400, 400, 422, 201]
     assert [sorted(result) for result in results[:2]] == [
-        ["movie", "status"],
+        ["movie", "outcome", "status"],
         ["problem", "status"],
     ]
     movie = results[0]["movie"]
@@ -502,6 +502,37 @@ async def test_one_that_fails_stops_all(
     assert execute("select title, version from movies order by id") == left[method]
 
 
+async def test_results_say_what_became_of_each_movie(client: Client, execute: Execute) -> None:
+    """`equal` exactly if its version stays: it has the fields, or a trigger undoes the change."""
+    sent = {"id": 1, "etag": movie_tag(), "year": 1999}
+    undo = "if new.year = 1990 then new.year := old.year; end if; return new;"
+    add_trigger(execute, undo, "before update")
+    key = {"idempotency_key": "a"}
+    requests: list[tuple[str, str, dict[str, Any], dict[str, str], str]] = [
+        ("POST", BATCH, MOANA | {"external_id": "a:1"}, key, "created"),
+        ("POST", BATCH, MOANA | {"external_id": "a:1"}, key, "created"),
+        ("PATCH", BATCH, sent, {}, "changed"),
+        ("PATCH", BATCH, sent, {}, "equal"),
+        ("PATCH", BATCH, {"id": 1, "genres": MOANA["genres"]}, {}, "equal"),
+        ("PATCH", BATCH, {"id": 1}, {}, "equal"),
+        ("PATCH", BATCH, {"id": 1, "year": 1990}, {}, "equal"),
+        ("PUT", BATCH, MOANA | {"external_id": "a:1", "year": 1990}, {}, "equal"),
+        ("PUT", BATCH, MOANA | {"external_id": "a:1"}, {}, "changed"),
+        ("PUT", BATCH, MOANA | {"external_id": "a:2"}, {}, "created"),
+        ("POST", DELETE, {"id": 1}, {}, "deleted"),
+    ]
+    changes = 0
+    for method, path, entry, headers, expected in requests:
+        _, body, _ = await send_batch(client, [entry], method, path, **LENIENT, **headers)
+        (result,) = body["results"]
+        assert result["outcome"] == expected, entry
+        before, changes = changes, execute("select count(*) from movie_changes")[0][0]
+        assert (changes > before) == (expected != "equal" and "replayed" not in result)
+    [(written_by,)] = execute("select xmin::text from movies")
+    await send_batch(client, [{"id": 2, "year": MOANA["year"]}], "PATCH", BATCH)
+    assert execute("select xmin::text from movies") == [(written_by,)]
+
+
 WRONG: list[tuple[list[dict[str, Any]], int, str]] = [
     ([{"id": 1}, {"id": 2}, {"id": 1}], 422, "#/movies/2/id"),
     ([{"id": 0}], 422, "#/movies/0/id"),
@@ -549,7 +580,8 @@ async def test_a_batch_waits_for_locked_movies(
     """Then it sees the change of the other session: its etag is an old one."""
     client = await start()
     add_movies(execute, "a", "b")
-    entries = [{"id": 1, "etag": movie_tag(1, 1)}, {"id": 2}]
+    change = {"year": 1999} if method == "PATCH" else {}
+    entries = [{"id": 1, "etag": movie_tag(1, 1), **change}, {"id": 2}]
     with hold(database, "update movies set year = 2001 where id = 1") as other:
         waiting = asyncio.create_task(send_batch(client, entries, method, path))
         for _ in range(3):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import MOANA, ROOT, Client, Start
-from support import Execute, add_movies, add_trigger, get_app, hold, until
+from support import Execute, add_movies, add_trigger, get_app, hold, movie_tag, until
 
 from service.app import EXPECTED, POOL
 from service.database import query_files, transactions
@@ -195,6 +195,179 @@ async def test_put_creates_replaces_or_leaves(
     assert again == [(200, 1, 1), (200, 2, 2), (201, again[2][1], 1)]
     assert execute(rows) == before
     assert execute("select count(*) from movie_changes") == [(changes + 2,)]
+
+
+NO_TAG_OF_A_MOVIE = [
+    f"W/{movie_tag()}",
+    '"7"',
+    f'"9{10**18}-1"',
+    f'"{2**63 - 1}-1"',
+    '"1-9999999999"',
+]
+
+
+async def test_put_with_a_tag_only_replaces_the_movie_that_has_it(client: Client) -> None:
+    """Any other tag is a 412, and creates nothing; a movie that has the fields is equal."""
+    await put(client, named("a:1"), named("a:2"), named("a:3"))
+    await client.delete("/v1/movies/3")
+    changed = named("a:1", year=1999)
+    refused = [
+        named("a:1", year=1990, etag=movie_tag()),  # it has another version by now
+        named("a:2", year=1990, etag=movie_tag()),  # of another movie
+        named("a:3", etag=movie_tag(1, 3)),  # deleted
+        named("a:4", etag=movie_tag()),  # never there
+    ]
+    refused += [named("a:2", year=1990, etag=tag) for tag in NO_TAG_OF_A_MOVIE]
+
+    first = await put(client, changed | {"etag": movie_tag()})
+    again = await put(client, changed | {"etag": movie_tag()})
+    for headers in ({}, LENIENT):
+        for entry in refused:
+            body = {"movies": [named("b:1"), entry] if not headers else [entry]}
+            _, answer = await send(client, "PUT", BATCH, body, **headers)
+            problem = answer if not headers else answer["results"][0]["problem"]
+            assert problem["type"] == "/v1/docs#precondition-failed", entry
+            assert headers or [each["pointer"] for each in answer["errors"]] == ["#/movies/1"]
+    wrong = await send(client, "PUT", BATCH, {"movies": [named("a:1", etag=None)]})
+
+    assert (first, again) == ([(200, 1, 2)], [(200, 1, 2)])
+    assert (wrong[0], wrong[1]["errors"][0]["pointer"]) == (400, "#/movies/0/etag")
+    _, found = await send(client, "GET", MOVIES, None)
+    assert [(each["id"], each["version"]) for each in found["movies"]] == [(1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("update movies set year = 1990", "precondition-failed"),
+        ("update movies set year = 1999", (200, 1, 2)),  # as this request, whose response was lost
+        ("delete from movies", "precondition-failed"),
+        ("update movies set external_id = 'b:1'", "precondition-failed"),
+    ],
+)
+async def test_put_sees_what_another_session_commits_meanwhile(
+    client: Client, execute: Execute, database: str, sql: str, expected: object
+) -> None:
+    """Its tag is compared under the lock of the row, and nothing is created."""
+    await put(client, named("a:1"))
+    entry = named("a:1", year=1999, etag=movie_tag())
+    with hold(database, sql) as other:
+        waiting = asyncio.create_task(put(client, entry, **LENIENT))
+        for _ in range(3):
+            await client.get("/v1/movies/1")
+        assert not waiting.done()
+        other.commit()
+
+    assert await waiting == [expected]
+    assert execute("select count(*) from movies where year = 1999 or version = 1") == [
+        (int(expected != "precondition-failed"),)
+    ]
+
+
+async def test_of_several_writes_with_the_same_tag_one_succeeds(
+    start: Start, execute: Execute
+) -> None:
+    """Puts, patches and deletions of a movie at once, in shared statements of two processes."""
+    clients = [await start(), await start()]
+    names = [f"a:{number}" for number in range(20)]
+    created = await put(clients[0], *map(named, names))
+    kinds = ("PUT", BATCH), ("PATCH", BATCH), ("POST", f"{BATCH}/delete")
+
+    async def write(turn: int, movie_id: int, name: str) -> tuple[int, str]:
+        (method, path), year = kinds[turn % 3], 1990 + turn
+        entry: dict[str, Any] = {"id": movie_id, "year": year}
+        if method != "PATCH":
+            entry = named(name, year=year) if method == "PUT" else {"id": movie_id}
+        body = {"movies": [entry | {"etag": movie_tag(1, movie_id)}]}
+        _, answer = await send(clients[turn % 2], method, path, body, **LENIENT)
+        (result,) = answer["results"]
+        return result["status"], result.get("outcome", "")
+
+    found = await asyncio.gather(
+        *(
+            write(turn, movie_id, name)
+            for (_, movie_id, _), name in zip(created, names, strict=True)
+            for turn in range(6)
+        )
+    )
+
+    for number in range(20):
+        results = found[6 * number : 6 * number + 6]
+        assert [status for status, _ in results].count(200) == 1, results
+        assert {status for status, _ in results} <= {200, 404, 412}
+    left = execute("select count(*), coalesce(sum(version), 0) from movies")[0]
+    changed = [outcome for status, outcome in found if status == 200].count("changed")
+    assert left == (changed, 2 * changed)
+    assert execute("select count(*) from movie_changes") == [(40,)]
+
+
+LAST = chr(0x10FFFF)
+PREFIXES = {
+    "a:": ["a:1", "a:2", f"a:{LAST}{LAST}", "a:é", "a:_", "a:%!"],
+    "a:1": ["a:1"],
+    "a": ["a:1", "a:2", f"a:{LAST}{LAST}", "a:é", "a:_", "a:%!", "a"],
+    "A": ["A:1"],
+    "a:_": ["a:_"],
+    "%": [],
+    "a:%": ["a:%!"],
+    "a:%!": ["a:%!"],
+    f"a:{LAST}": [f"a:{LAST}{LAST}"],
+    "a:é": ["a:é"],
+    "a:e": [],
+    "\\": ["\\:1"],
+    "!": ["!_"],
+    " ": [],
+}
+
+
+async def test_a_list_of_a_prefix_has_the_movies_whose_external_ids_begin_so(
+    client: Client,
+) -> None:
+    """Byte for byte, without wildcards; pages, streams, facets and suggestions, too."""
+    names = [*PREFIXES["a"], "A:1", "b:1", "\\:1", "!_", None]
+    movies = [named(name, title=f"Love {number}", year=1990) for number, name in enumerate(names)]
+    await send(client, "POST", BATCH, {"movies": movies})
+    for prefix, expected in PREFIXES.items():
+        query = {"external_id_prefix": prefix, "facets": "year", "page_size": "2"}
+        page = await (await client.get(MOVIES, params=query)).json()
+        found = page["movies"]
+        while cursor := page["metadata"]["next_cursor"]:
+            more = query | {"cursor": cursor}
+            page = await (await client.get(MOVIES, params=more)).json()
+            found += page["movies"]
+        only = {"external_id_prefix": prefix}
+        lines = await client.get(MOVIES, params=only, headers={"Accept": "application/x-ndjson"})
+        streamed = [json.loads(line) for line in (await lines.text()).splitlines()]
+
+        assert [each["external_id"] for each in found] == expected, prefix
+        assert streamed == found
+        values = page["metadata"]["facets"]["year"]["values"]
+        assert [each["movies"] for each in values] == ([len(expected)] if expected else [])
+    only = {"external_id_prefix": "b:", "title": "lvoe"}
+    page = await (await client.get(MOVIES, params=only)).json()
+    assert [each["external_id"] for each in page["metadata"]["suggested_movies"]] == ["b:1"]
+
+
+async def test_a_wrong_prefix_is_a_422(client: Client) -> None:
+    """Empty, too long, with NUL, given twice; and a cursor of another prefix."""
+    await put(client, named("a:1"), named("a:2"))
+    path = f"{MOVIES}?page_size=1&external_id_prefix="
+    page = await (await client.get(f"{path}a")).json()
+    cursor = page["metadata"]["next_cursor"]
+
+    for wrong in (
+        "",
+        "a%00",
+        "x" * 256,
+        "%C3%A9" * 128,
+        "a&external_id_prefix=a",
+        f"b&cursor={cursor}",
+    ):
+        status, problem = await send(client, "GET", f"{path}{wrong}", None)
+        assert status == 422, wrong
+        if "cursor" not in wrong:
+            assert "the beginning of external ids, such as `imdb:`, 1 to 255 bytes" in str(problem)
+    assert (await send(client, "GET", f"{path}{'x' * 255}", None))[0] == 200
 
 
 async def test_put_needs_different_external_ids(client: Client) -> None:

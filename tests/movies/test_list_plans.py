@@ -21,11 +21,12 @@ from service.web.query_strings import Range
 
 # 20,000 movies; of the filters below, each finds at most a few hundred. Four movies of each time.
 FILL = """
-insert into movies (title, year, runtime, genres, created_at, updated_at)
+insert into movies (title, year, runtime, genres, created_at, updated_at, external_id)
 select 'common ' || case when n % 100 = 0 then 'rare' else 'other' end || ' ' || n,
   1900 + n % 120, 1 + n % 300, array['drama', case when n % 100 = 1 then 'seldom' else 'often' end],
   '2026-01-01Z'::timestamptz + n / 4 * interval '1 hour',
-  '2026-01-01Z'::timestamptz + (20000 - n) / 4 * interval '1 hour'
+  '2026-01-01Z'::timestamptz + (20000 - n) / 4 * interval '1 hour',
+  case when n % 100 = 2 then 'a:' when n % 2 = 0 then 'b:' end || n
 from generate_series(1, 20000) as n
 """
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,6 +44,8 @@ FILTERS = {
     "created_at": (Filter(created_at=DAY), "movies_created_at"),
     "updated_at": (Filter(updated_at=DAY._replace(high=DAY.low)), "movies_updated_at"),
     "created_at from": (Filter(created_at=Range(START + timedelta(days=207))), "movies_created_at"),
+    # Here, the database's own collation is as good as "C".
+    "external_id_prefix": (Filter(external_id_prefix="a:"), "movies_external_id_(prefix|unique)"),
     "all": (
         Filter(title="rare", genres=("drama",), year=Range(1950, None), runtime=Range(None, 200)),
         "movies_(search|year|runtime)",

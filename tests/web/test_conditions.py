@@ -173,6 +173,33 @@ async def test_a_condition_decides_about_a_write(
             assert execute("select title, version from movies") == [("Moana", 1)]
 
 
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+async def test_a_change_that_is_sent_again_succeeds(client: Client, method: str) -> None:
+    """Its response was lost: the movie has the fields, one version further (RFC 9110, 13.1.1).
+
+    Not with other fields, if the movie has changed since, or with another condition.
+    """
+    whole = (await (await client.get("/v1/movies/1")).json())["movie"]
+    whole = {name: whole[name] for name in MOANA}
+
+    async def change(year: int, **conditions: str) -> tuple[int, int]:
+        headers = {name.replace("_", "-"): value for name, value in conditions.items()}
+        body = {"year": year} if method == "PATCH" else whole | {"year": year}
+        response = await client.request(method, "/v1/movies/1", json=body, headers=headers)
+        return response.status, (await response.json()).get("movie", {}).get("version", 0)
+
+    assert [await change(1999, If_Match=TAG) for _ in range(3)] == [(200, 2)] * 3
+    assert await change(1998, If_Match=TAG) == (412, 0)
+    assert await change(1999, If_Match=movie_tag(3)) == (412, 0)
+    assert await change(1999, If_Match=TAG, If_None_Match=movie_tag(2)) == (412, 0)
+    assert await change(1999, If_None_Match="*") == (412, 0)
+    assert await change(1999, If_None_Match=movie_tag(2)) == (412, 0)
+    assert await change(1999, If_Unmodified_Since="Sat, 01 Jan 2000 00:00:00 GMT") == (412, 0)
+    assert await change(1998) == (200, 3)
+    assert await change(1998, If_Match=TAG) == (412, 0)
+    assert (await client.delete("/v1/movies/1", headers={"If-Match": movie_tag(2)})).status == 412
+
+
 @pytest.mark.parametrize("method", [*WRITES, "BATCH"])
 async def test_a_tag_of_the_release_before_matches_for_one_release(
     client: Client, method: str
