@@ -602,7 +602,7 @@ async def test_a_sync_that_is_killed_loses_nothing(
     others = {f"a:{n}": 1990 for n in range(4)}
     kept = {f"a:{n}": 2001 for n in range(4, 600) if n not in range(50, 54)}
     assert dict(execute("select external_id, year from movies")) == others | kept
-    assert execute("select max(version) from movies") == [(2,)]
+    assert execute("select max(version) from movies where year = 2001") == [(2,)]
 
 
 @pytest.mark.parametrize("language", LANGUAGES[:1], indirect=True)
@@ -620,7 +620,8 @@ async def test_a_correction_is_undone(run: Run, between: Between, execute: Execu
     between.lose("POST")
     report = literal_eval(await run(UNDO))
 
-    assert (plan["changed"], report["changed"], report["equal"]) == (248, 148, 100)
+    assert (plan["changed"], report["changed"] + report["equal"]) == (248, 248)
+    assert report["equal"] in (98, 99, 100)  # of the batch that was sent again
     for each in (plan, report):
         assert sorted(entry["id"] for entry, _ in each["conflicts"]) == [7, 8]
     assert between.seen.count(("POST", 207)) == 4
@@ -662,8 +663,8 @@ async def test_clients_show_the_history_of_a_movie(run: Run, execute: Execute) -
     out = await run(more="print([(c['kind'], c['version']) for c in catalogue.history(1)])")
 
     assert literal_eval(out) == [
-        ("deleted", 250),
-        *(("updated", n) for n in range(250, 1, -1)),
+        ("deleted", 251),
+        *(("updated", n) for n in range(251, 1, -1)),
         ("created", 1),
     ]
 
