@@ -175,7 +175,7 @@ begin
         select m.id
         from movies as m
         where m.search @@ wanted
-          and (other_filters = '{}' or movie_matches(m, other_filters))
+          and (other_filters = '{}' or movie_matches(m.*, other_filters))
         limit 300
       ) as m
     );

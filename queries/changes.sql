@@ -6,8 +6,9 @@
 -- set: transaction_read_only = on
 -- Returns up to `size` changes after the row after_id of the transaction `after`; null: from the oldest change that
 -- is kept. With each change comes the movie as it is now, or nulls if it is gone; with a deletion, in deleted_movie, also
--- the movie as it was. Without changes, there is one row
--- with nulls. If the feed is off, nothing is returned.
+-- the movie as it was; with an update, in previous, the fields that it changed, as they were; and whose it was: the client
+-- (client_name is null if it is gone), or the login of a change in SQL. Without changes, there is one row with nulls. If
+-- the feed is off, nothing is returned.
 --
 -- Only changes of transactions below the horizon are returned: every transaction below it has ended, so no
 -- change can come in between later. A transaction that stays open holds back the changes of all later ones:
@@ -58,7 +59,7 @@ select
     c.id is null
   ) as is_last,
   c.transaction::text as transaction, c.id as change, c.kind, c.movie_id, c.version as change_version,
-  c.changed_at, c.movie::text as deleted_movie,
+  c.changed_at, c.movie::text as deleted_movie, c.previous::text as previous, c.client_id, k.name as client_name, c.login,
   m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from state as s
 left join lateral (
@@ -80,7 +81,8 @@ cross join lateral (
   select (greatest(l.transaction, s.cleared_to)::text::numeric + 1)::text::xid8 as transaction
 ) as n
 left join lateral (
-  select c.transaction, c.id, c.kind, c.movie_id, c.version, c.changed_at, c.movie
+  select
+    c.transaction, c.id, c.kind, c.movie_id, c.version, c.changed_at, c.movie, c.previous, c.client_id, c.login
   from movie_changes as c
   where (c.transaction, c.id) > (
       coalesce(:after::xid8, s.cleared_to), coalesce(:after_id::bigint, 9223372036854775807)
@@ -90,7 +92,34 @@ left join lateral (
   limit :size
 ) as c on true
 left join movies as m on m.id = c.movie_id
+left join clients as k on k.id = c.client_id
 order by c.transaction, c.id;
+
+-- name: get_movie_changes(id, before, size)
+-- \set id 1 \set before null \set size 100
+-- set: transaction_read_only = on
+-- The history of a movie: returns up to `size` of its changes, the newest first, older than the change `before`; null: from
+-- the newest. Columns are as in get_changes, but a change is returned as soon as it is committed.
+-- The order is by id: of one movie, each is given while its row is locked. Transactions and versions have another order.
+-- is_known: there is the movie, or a change of it. Without changes, there is one row with nulls. If the feed is off,
+-- nothing is returned.
+select
+  exists (select from movies as m where m.id = :id::bigint)
+  or exists (select from movie_changes as o where o.movie_id = :id::bigint) as is_known,
+  c.id as change, c.kind, c.movie_id, c.version as change_version, c.changed_at, c.movie::text as deleted_movie,
+  c.previous::text as previous, c.client_id, k.name as client_name, c.login
+from movie_feed as f
+left join lateral (
+  select c.id, c.kind, c.movie_id, c.version, c.changed_at, c.movie, c.previous, c.client_id, c.login
+  from movie_changes as c
+  where c.movie_id = :id::bigint
+    and c.id < coalesce(:before::bigint, 9223372036854775807)
+  order by c.id desc
+  limit :size
+) as c on true
+left join clients as k on k.id = c.client_id
+where f.is_on
+order by c.id desc;
 
 -- name: detect_changes(since)
 -- \set since null

@@ -19,7 +19,7 @@
 with matched as materialized (
   select m.genres, m.year, m.runtime
   from movies as m
-  where movie_matches(m, :filter)
+  where movie_matches(m.*, :filter)
   limit :most::bigint + 1
 ),
 -- The movies of each facet that the list is filtered by; one column of each row is set. If the list has more than `most`
@@ -31,7 +31,7 @@ own as materialized (
     where :facets like '%genres%'
       and :filter::jsonb ?| '{genres,genres_any}'
       and (select count(*) <= :most from matched)
-      and movie_matches(m, :filter::jsonb - '{genres,genres_any}'::text[])
+      and movie_matches(m.*, :filter::jsonb - '{genres,genres_any}'::text[])
     limit :most::bigint + 1
   )
   union all
@@ -41,7 +41,7 @@ own as materialized (
     where :facets like '%year%'
       and :filter::jsonb ?| '{year_from,year_to,years}'
       and (select count(*) <= :most from matched)
-      and movie_matches(m, :filter::jsonb - '{year_from,year_to,years}'::text[])
+      and movie_matches(m.*, :filter::jsonb - '{year_from,year_to,years}'::text[])
     limit :most::bigint + 1
   )
   union all
@@ -51,7 +51,7 @@ own as materialized (
     where :facets like '%runtime%'
       and :filter::jsonb ?| '{runtime_from,runtime_to,runtimes}'
       and (select count(*) <= :most from matched)
-      and movie_matches(m, :filter::jsonb - '{runtime_from,runtime_to,runtimes}'::text[])
+      and movie_matches(m.*, :filter::jsonb - '{runtime_from,runtime_to,runtimes}'::text[])
     limit :most::bigint + 1
   )
 ),
@@ -95,13 +95,13 @@ sources as materialized (
 -- Also the movies that match but for the filter of one facet.
 sample as materialized (
   select
-    m.genres, m.year, m.runtime, movie_matches(m, :filter) as is_matched,
-    :filter::jsonb ?| '{genres,genres_any}' and movie_matches(m, :filter::jsonb - '{genres,genres_any}'::text[])
+    m.genres, m.year, m.runtime, movie_matches(m.*, :filter) as is_matched,
+    :filter::jsonb ?| '{genres,genres_any}' and movie_matches(m.*, :filter::jsonb - '{genres,genres_any}'::text[])
       as is_of_genres,
-    :filter::jsonb ?| '{year_from,year_to,years}' and movie_matches(m, :filter::jsonb - '{year_from,year_to,years}'::text[])
+    :filter::jsonb ?| '{year_from,year_to,years}' and movie_matches(m.*, :filter::jsonb - '{year_from,year_to,years}'::text[])
       as is_of_year,
     :filter::jsonb ?| '{runtime_from,runtime_to,runtimes}'
-      and movie_matches(m, :filter::jsonb - '{runtime_from,runtime_to,runtimes}'::text[]) as is_of_runtime
+      and movie_matches(m.*, :filter::jsonb - '{runtime_from,runtime_to,runtimes}'::text[]) as is_of_runtime
   from movies as m
     tablesample system ((select 100 * least(1, 10000 / s.movies, 1000 / s.pages) from sources as s))
     repeatable (0)

@@ -39,7 +39,7 @@ rough as materialized (
   select (s.matches >= 40 and s.matches * t.movies / greatest(s.movies, 1) > 4 * :most::bigint) is true as is_long
   from size as t
   cross join (
-    select count(*) as movies, count(*) filter (where movie_matches(m, :filter)) as matches
+    select count(*) as movies, count(*) filter (where movie_matches(m.*, :filter)) as matches
     from movies as m
       tablesample system ((select 100 * least(1, 500 / t.movies, 50 / t.pages) from size as t))
       repeatable (0)
@@ -51,7 +51,7 @@ matched as materialized (
     o.title_up, o.number_up, o.time_up, o.rank_up, o.title_down, o.number_down, o.time_down, o.rank_down, o.id_down
   from movies as m
   cross join movie_order(:sort, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at) as o
-  where movie_matches(m, :filter)
+  where movie_matches(m.*, :filter)
     and (select not r.is_long from rough as r)
   limit :most::bigint + 1
 ),
@@ -66,7 +66,7 @@ select
     select
       round(
         count(*) filter (
-          where movie_matches(m, :filter)
+          where movie_matches(m.*, :filter)
         )
         * greatest(c.movies, count(*)) / greatest(count(*), 1)
       )
@@ -116,7 +116,7 @@ order by p.place;
 select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from movies as m
 cross join movie_order(:sort, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at) as o
-where movie_matches(m, :filter)
+where movie_matches(m.*, :filter)
   and movie_follows(:sort, :after, :after_id, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at)
 order by o.title_up, o.number_up, o.time_up, o.rank_up,
   o.title_down desc, o.number_down desc, o.time_down desc, o.rank_down desc, o.id_down desc, m.id
@@ -138,7 +138,7 @@ from (
     select m.id, m.title, row_number() over (order by c.likeness desc, search_rank(m.title, m.year), m.title) as place
     from closest_movies(:filter::jsonb ->> 'title', :filter::jsonb) as c
     join movies as m on m.id = c.id
-    where movie_matches(m, :filter::jsonb - 'title')
+    where movie_matches(m.*, :filter::jsonb - 'title')
     order by place
     limit 50
   ) as c

@@ -1,8 +1,10 @@
-"""PostgreSQL servers of a test's own: a primary and its streaming standbys."""
+"""PostgreSQL servers of a test's own: a primary, its streaming standbys, and PgBouncer."""
 
 import itertools
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -11,6 +13,7 @@ from urllib.parse import urlsplit
 
 import psycopg2
 from conftest import ROOT
+from processes import free_port
 from psycopg2.extensions import parse_dsn
 from support import wait_until
 
@@ -137,3 +140,39 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
     """Run a primary and two standbys in this folder."""
     with ExitStack() as stack:
         yield Cluster(folder, stack)
+
+
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
+PGBOUNCER_INI = """
+[databases]
+catalogue = host={host} port=5432 user=catalogue
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+server_login_retry = 1
+query_wait_timeout = 1
+{setting}
+"""
+
+
+@contextmanager
+def pgbouncer(url: str, folder: Path, setting: str = "") -> Iterator[str]:
+    """Run PgBouncer before a server; yield the URL that leads through it."""
+    assert PGBOUNCER
+    port = free_port()
+    (folder / "pgbouncer.ini").write_text(
+        PGBOUNCER_INI.format(host=parse_dsn(url)["host"], port=port, setting=setting)
+    )
+    account = embedded.find_account()  # it does not run as root
+    with subprocess.Popen(
+        [PGBOUNCER, "-q", folder / "pgbouncer.ini"],
+        user=account.pw_uid if account else None,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield f"postgresql://catalogue@127.0.0.1:{port}/catalogue"
+        finally:
+            process.kill()

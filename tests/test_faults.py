@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
@@ -13,10 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from metric_values import TOKEN, read_metrics
-from processes import free_port
 from psycopg2 import OperationalError
-from psycopg2.extensions import parse_dsn
-from servers import kill_postgres, run
+from servers import PGBOUNCER, kill_postgres, pgbouncer, run
 from support import Execute, Logs, get_app, set_for_database, until
 
 from service.app import POOL
@@ -109,41 +105,6 @@ async def test_the_database_killed_under_load(start: Start, folder: Path) -> Non
         assert set(statuses) == {200, 503}
         assert (await client.get("/v1/healthcheck/ready")).status == 200
         await assert_whole(client, 10)
-
-
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
-PGBOUNCER_INI = """
-[databases]
-catalogue = host={host} port=5432 user=catalogue
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-server_login_retry = 1
-query_wait_timeout = 1
-"""
-
-
-@contextmanager
-def pgbouncer(url: str, folder: Path) -> Iterator[str]:
-    """Run PgBouncer before a server; yield the URL that leads through it."""
-    assert PGBOUNCER
-    port = free_port()
-    (folder / "pgbouncer.ini").write_text(
-        PGBOUNCER_INI.format(host=parse_dsn(url)["host"], port=port)
-    )
-    account = embedded.find_account()  # it does not run as root
-    with subprocess.Popen(
-        [PGBOUNCER, "-q", folder / "pgbouncer.ini"],
-        user=account.pw_uid if account else None,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            yield f"postgresql://catalogue@127.0.0.1:{port}/catalogue"
-        finally:
-            process.kill()
 
 
 @pytest.mark.skipif(not PGBOUNCER, reason="pgbouncer is not installed")

@@ -1,1 +1,1 @@
-"""The feed of changes: what was created, changed and deleted."""
+"""The feed of changes, and the history of a movie."""

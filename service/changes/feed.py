@@ -16,15 +16,12 @@ from service.database.clearing import Expiry
 from service.database.query import Expected
 from service.database.replicas import Replicas
 from service.database.statements import Statements
-from service.errors import CatalogueError, Problem, Refusal, Unavailable
-from service.movies.movie import COLUMN_TYPES, Movie, parse_movie
+from service.errors import CatalogueError, NotFound, Problem, Refusal, Unavailable
+from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
 
-class ChangeRow(NamedTuple):
-    """The first columns of `get_changes`, which queries/changes.sql explains; a movie follows.
-
-    From `transaction` on, they are null if there are no changes: then there is one row.
-    """
+class FeedRow(NamedTuple):
+    """The first columns of `get_changes`, which queries/changes.sql explains; a change follows."""
 
     feed: str
     as_of: datetime
@@ -32,21 +29,36 @@ class ChangeRow(NamedTuple):
     is_expired: bool
     is_last: bool
     transaction: str
+
+
+class ChangeRow(NamedTuple):
+    """The columns of a change; nulls if there is none: then there is one row."""
+
     change: int  # its id
     kind: str  # created, updated or deleted
     movie_id: int
     change_version: int  # after the change, or the last one
     changed_at: datetime
-    deleted_movie: str
+    deleted_movie: str  # of a deletion, the movie as it was; null if the feed did not keep it
+    previous: str  # of an update, the fields that it changed, as they were
+    client_id: int  # of a request with a token
+    client_name: str  # null if the client is gone
+    login: str  # of a change in SQL
 
 
 DETECT = "detect_changes"  # for lists from memory
 OLDEST = {"after": "0", "after_id": 0}  # before all changes that are kept
 QUERIES: Mapping[str, Expected] = {
     "get_changes": Expected(
-        {**get_type_hints(ChangeRow), **COLUMN_TYPES},
+        {**get_type_hints(FeedRow), **get_type_hints(ChangeRow), **COLUMN_TYPES},
         [{"after": None, "after_id": None, "size": 1}],
         "GET the changes, and lists of all movies",
+        in_order=True,
+    ),
+    "get_movie_changes": Expected(
+        {"is_known": bool, **get_type_hints(ChangeRow)},
+        [{"id": "0", "before": None, "size": 1}],
+        "GET the changes of a movie",
         in_order=True,
     ),
     "clear_changes": Expected(
@@ -58,8 +70,10 @@ QUERIES: Mapping[str, Expected] = {
     DETECT: cache.EXPECTED,
     "measure_changes_delay": Expected({"seconds": float}, [{}], clearing.MEASURED),
 }
-FIRST_OF_MOVIE = len(ChangeRow._fields)  # of its columns
+FIRST_OF_CHANGE = len(FeedRow._fields)  # of its columns
+FIRST_OF_MOVIE = FIRST_OF_CHANGE + len(ChangeRow._fields)
 PAGE_CHANGES = 100
+OFF = "the feed is off in the database: run migrate"
 END_S = 1.0  # for which the end of the feed is remembered, if it is on
 
 
@@ -92,14 +106,10 @@ END = FeedCursor("", 2**64 - 1, 0)  # after every change
 
 
 class Change(NamedTuple):
-    """A change of a movie; `movie` is the movie as it is now, None if it is gone.
-
-    `deleted_movie`: of a deletion, the movie as it was; None if the feed did not keep it.
-    """
+    """A change of a movie; `movie` is the movie as it is now, None if it is gone."""
 
     cursor: FeedCursor  # after it
     row: ChangeRow
-    deleted_movie: Movie | None
     movie: Movie | None
 
 
@@ -142,6 +152,18 @@ class Feed:
         if after and (page.is_expired or after.feed != page.next.feed):
             raise CursorExpired
         return page
+
+    async def fetch_history(
+        self, movie_id: int, before: int | None, size: int, caller: Caller
+    ) -> list[ChangeRow]:
+        """Return changes of the movie, the newest first; `NotFound` if there is neither."""
+        sent = {"id": f"{movie_id}", "before": before and f"{before}", "size": size}
+        rows = await self._reads.fetch("get_movie_changes", sent, callers=[caller])
+        if not rows:
+            raise Unavailable(OFF, Refusal.FEED_OFF)
+        if not rows[0][0]:
+            raise NotFound(MOVIES.noun)
+        return [ChangeRow._make(row[1:]) for row in rows if row[1] is not None]
 
     async def find_end(self, caller: Caller) -> FeedCursor | None:
         """Return a cursor for the client of a list that is read after this; None: the feed is off.
@@ -186,9 +208,9 @@ class Feed:
         }
         rows = await (statements or self._statements).fetch("get_changes", sent, callers=callers)
         if not rows:
-            raise Unavailable("the feed is off in the database: run migrate", Refusal.FEED_OFF)
-        last = ChangeRow._make(rows[-1][:FIRST_OF_MOVIE])
-        changes = [_make_change(row) for row in rows] if last.kind else []
+            raise Unavailable(OFF, Refusal.FEED_OFF)
+        last = FeedRow._make(rows[-1][:FIRST_OF_CHANGE])
+        changes = [_make_change(row) for row in rows] if last.transaction else []
         if last.is_last:
             end = FeedCursor(last.feed, int(last.next_transaction), 0)
         elif changes:  # not its end: the query may have returned fewer than it was asked for
@@ -199,10 +221,7 @@ class Feed:
 
 
 def _make_change(row: Sequence[Any]) -> Change:
-    change, movie = ChangeRow._make(row[:FIRST_OF_MOVIE]), row[FIRST_OF_MOVIE:]
-    return Change(
-        FeedCursor(change.feed, int(change.transaction), change.change),
-        change,
-        parse_movie(change.deleted_movie) if change.deleted_movie else None,
-        Movie._make(movie) if movie[0] is not None else None,
-    )
+    feed, *_, transaction = row[:FIRST_OF_CHANGE]
+    change = ChangeRow._make(row[FIRST_OF_CHANGE:FIRST_OF_MOVIE])
+    movie = Movie._make(row[FIRST_OF_MOVIE:]) if row[FIRST_OF_MOVIE] is not None else None
+    return Change(FeedCursor(feed, int(transaction), change.change), change, movie)

@@ -39,7 +39,8 @@ class AccessControl:
         client = await self._find_client(request, caller) if is_token_sent else None
         if not client:
             return caller, self.anonymous
-        return caller._replace(client_id=client.id), client.scope
+        sees_clients = client.scope >= Scope.WRITE
+        return caller._replace(client_id=client.id, sees_clients=sees_clients), client.scope
 
     async def require(
         self, request: web.Request, route: Route, caller: Caller, scope: Scope

@@ -9,6 +9,7 @@ class Caller(NamedTuple):
     address: str = ""
     client_id: int | None = None  # of a client with a valid token
     min_transaction: int = 0
+    sees_clients: bool = False  # in changes; only with a token
 
     @property
     def name(self) -> str:

@@ -66,6 +66,14 @@ def movie_json(movie: Movie) -> dict[str, object]:
     return values
 
 
+def previous_json(text: str) -> dict[str, object]:
+    """Return fields that PostgreSQL has written as JSON, as clients see them in a movie."""
+    row = orjson.loads(text)
+    fields = {name: row[name] for name in FIELDS if name in row}
+    shown = movie_json(Movie._make([0] * len(COLUMNS))._replace(**fields))
+    return {name: shown[name] for name in fields}
+
+
 def parse_movie(text: str) -> Movie:
     """Return the movie of a row that PostgreSQL has written as JSON; missing columns are null."""
     row = orjson.loads(text)

@@ -32,7 +32,7 @@ DIGEST_BYTES = 8  # of the terms of a list
 PAGE_SIZE = number_parameter(MAX_PAGE_SIZE, 0, default=DEFAULT_PAGE_SIZE)
 PAGE = number_parameter(MAX_INTEGER)
 CURSOR = QueryParameter(
-    "a cursor from the metadata of a response with the same filters and sort",
+    "a cursor from the metadata of a response with the same path, filters and sort",
     type="string",
     minLength=1,
     maxLength=MAX_PARAMETER_BYTES,
@@ -78,7 +78,7 @@ def unseal(cursor: str) -> bytes:
 
 
 class OtherListError(ValueError):
-    """The cursor was made for other filters or another sort."""
+    """The cursor was made for another path, filter or sort."""
 
 
 def encode_cursor(key: SortKey, total: int, terms: str, *, backwards: bool) -> str:
@@ -130,7 +130,7 @@ def parse_place(values: Values, terms: str, kind: type, maximum: int) -> Place:
         return decode_cursor(values["cursor"], terms, kind, maximum)
     except ValueError as error:
         is_other = isinstance(error, OtherListError)
-        what = "was made for other filters or another sort" if is_other else "is damaged"
+        what = "was made for another path, filter or sort" if is_other else "is damaged"
         detail = f"{what}; must be {CURSOR.expected}"
         raise WrongParameters([Failure("cursor", detail)]) from error
 

@@ -163,9 +163,9 @@ def reject_query_string(request: web.Request) -> None:
         parse_query(query, EMPTY_QUERY)
 
 
-def parse_id(request: web.Request) -> int:
-    """Return the id in the path; `HTTPNotFound`, or `WrongParameters` for a query string."""
-    if request.rel_url.raw_query_string:
+def parse_id(request: web.Request, *, has_query: bool = False) -> int:
+    """Return the id; `HTTPNotFound`, or `WrongParameters` for a query (`has_query`: it may)."""
+    if request.rel_url.raw_query_string and not has_query:
         reject_query_string(request)
     found = int(request.match_info["id"])
     if found > MAX_BIGINT:

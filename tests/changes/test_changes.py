@@ -40,6 +40,7 @@ from service.web.pages import seal
 EXPIRY = make_expiry(keep_days=7)
 
 PATH = "/v1/changes"
+HISTORY = "/v1/movies/1/changes"
 ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')"
 
 
@@ -98,7 +99,7 @@ async def test_each_change_comes_once_in_order_with_the_movie_as_it_is_now(clien
         ("deleted", 2, 1),
     ]
     assert [change.get("movie") for change in found] == [movie, None, movie, None]
-    assert list(found[0]) == ["kind", "id", "version", "changed_at", "movie"]
+    assert list(found[0]) == ["kind", "id", "version", "changed_at", "etag", "movie"]
     assert found[2]["changed_at"] == movie["updated_at"]
 
 
@@ -708,10 +709,11 @@ async def test_the_feed_can_be_off(
     _, _, told_again = run_here(off, "migrate")
     add_movies(execute, "a")
     recorded = execute("select * from movie_changes")
-    misled = await service.get(PATH)  # this process expects the feed to be on
+    # This process expects the feed to be on.
+    misled = [await service.get(path) for path in (PATH, HISTORY)]
     listed = await service.get("/v1/movies")
     without = await start(changes__keep_days=0)
-    absent = await without.get(PATH)
+    absent = [await without.get(path) for path in (PATH, HISTORY)]
     paths = (await (await without.get("/v1/openapi.json")).json())["paths"]
     _, _, told_on = run_here(environment, "migrate")
     await find_end(service)  # that it was off is not remembered
@@ -721,10 +723,11 @@ async def test_the_feed_can_be_off(
     assert "feed" not in told_again
     assert told_on.endswith("the feed of changes is on now\n")
     assert recorded == []
-    assert (misled.status, listed.status, absent.status) == (503, 200, 404)
-    assert "switched the feed of changes off" in (await absent.json())["detail"]
+    assert [each.status for each in (*misled, listed, *absent)] == [503, 503, 200, 404, 404]
+    for each in absent:
+        assert "switched the feed of changes off" in (await each.json())["detail"]
     assert "Changes-Cursor" not in listed.headers
-    assert PATH not in paths
+    assert [path for path in paths if path.endswith("changes")] == []
     assert await expired(service, before)
     assert brief(await read_all(service, 1)) == [("created", 2, 1)]
 

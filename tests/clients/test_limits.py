@@ -253,6 +253,8 @@ UNITS: list[tuple[bytes, int]] = [
     (b"GET /v1/changes?limit=1&wait=0 HTTP/1.1\r\nHost: a\r\n\r\n", 10),
     (b"GET /v1/changes?limit=219 HTTP/1.1\r\nHost: a\r\n\r\n", 10),
     (b"HEAD /v1/changes?limit=1000 HTTP/1.1\r\nHost: a\r\n\r\n", 50),
+    (b"GET /v1/movies/1/changes HTTP/1.1\r\nHost: a\r\n\r\n", 10),
+    (b"GET /v1/movies/1/changes?limit=1000 HTTP/1.1\r\nHost: a\r\n\r\n", 50),
     (b"GET /v1/changes?limit=1001 HTTP/1.1\r\nHost: a\r\n\r\n", 10),
 ]
 

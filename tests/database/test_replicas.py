@@ -60,6 +60,7 @@ LIMIT_S = 0.6
 FUTURE = "9000000000000000000"  # a position that no replica has
 READS = {
     "get_movies": ("/v1/movies/1", {}),
+    "get_movie_changes": ("/v1/movies/1/changes", {}),
     "sort_movies": ("/v1/movies?page_size={}", {}),  # so that it is not in memory
     "walk_movies": ("/v1/movies", NDJSON),
     "suggest_movies": ("/v1/movies?title=carz&page_size={}", {}),
@@ -293,7 +294,10 @@ async def test_a_repeat_or_a_412_has_a_position_that_shows_what_it_says(
     assert await read_year(client, path, failed.headers[POSITION]) == 2000
 
 
-@pytest.mark.parametrize("path", ["/v1/movies/1", "/v1/movies?id=1", "/v1/movies?year=1888.."])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/movies/1", "/v1/movies?id=1", "/v1/movies?year=1888..", "/v1/movies/1/changes"],
+)
 async def test_a_position_is_shown_however_it_is_sent(
     serve: Serve, servers: Servers, execute: Execute, path: str
 ) -> None:
@@ -308,7 +312,8 @@ async def test_a_position_is_shown_however_it_is_sent(
     async def is_new(*headers: tuple[str, str]) -> bool:
         response = await client.get(path, headers=headers)
         assert response.status == 200
-        return '"new"' in await response.text()
+        text = await response.text()
+        return '"new"' in text or '"updated"' in text
 
     without = await is_new()
     new = [

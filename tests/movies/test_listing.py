@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg2.errors
 import pytest
-from conftest import Client
+from conftest import MOANA, Client
 from support import Execute, Patch, add_movies
 from wire import exchange
 from yarl import URL
@@ -187,7 +187,7 @@ async def test_a_cursor_holds_for_its_filter_and_sort_alone(client: Client) -> N
     for query in ("sort=-year", "sort=id", *(f"sort=year&{name}" for name in filters)):
         [(parameter, detail)] = await refused(client, f"{query}&cursor={cursor}")
         assert parameter == "cursor"
-        assert detail.startswith("was made for other filters or another sort; must be a cursor")
+        assert detail.startswith("was made for another path, filter or sort; must be a cursor")
     [(_, detail)] = await refused(client, f"sort=year&cursor={cursor[:-1]}")
     assert detail.startswith("is damaged; must be a cursor from the metadata of a response")
 
@@ -319,6 +319,28 @@ async def test_a_column_that_a_dba_adds_works_in_lists_of_any_size(
     assert few["metadata"]["total_records"] == 1
     assert len({movie["id"] for movie in many["movies"] + walked["movies"]}) == 200
     assert ids(every)[:51] == [*range(1, 101, 2), 101]
+
+
+async def test_a_column_of_a_dba_may_be_called_as_the_queries_call_the_table(
+    client: Client, execute: Execute
+) -> None:
+    """Where they take the whole movie: lists, facets, suggestions, streams and writes."""
+    execute("alter table movies add column m integer not null default 3")
+    movie = {**MOANA, "external_id": "a:1"}
+    writes: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", "/v1/movies", movie),
+        ("PATCH", "/v1/movies/1", {"year": 2000}),
+        ("PUT", "/v1/movies/batch", {"movies": [movie]}),
+    ]
+    for method, path, body in writes:
+        assert (await client.request(method, path, json=body)).status in {200, 201}, path
+    for query, sent in (
+        ("?page_size=1&facets=year", "application/json"),
+        ("?title=maona&year=2016", "application/json"),
+        ("?sort=-year", "text/csv"),
+    ):
+        response = await client.get(f"/v1/movies{query}", headers={"Accept": sent})
+        assert "Moana" in await response.text(), query
 
 
 WRONG_TIMES = [
@@ -464,14 +486,17 @@ async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> No
     ]
 
 
+HISTORY = "/v1/movies/1/changes"
+
+
 async def test_the_errors_of_a_query_string_are_limited(client: Client) -> None:
     """To 100 unknown parameters, as in a body, and those that are known: 8 kB may have 2,700."""
     unknown = [f"{number:x}" for number in range(2000)]
-    for path in ("/v1/movies", "/v1/movies/1", "/v1/genres", "/v1/changes"):
+    for path in ("/v1/movies", "/v1/movies/1", "/v1/genres", "/v1/changes", HISTORY):
         response = await client.get(f"{path}?{'&'.join([*unknown, 'year=x', 'limit=x'])}")
         errors = [each["parameter"] for each in (await response.json())["errors"]]
 
-        known = {"/v1/movies": ["year"], "/v1/changes": ["limit"]}.get(path, [])
+        known = {"/v1/movies": ["year"], "/v1/changes": ["limit"], HISTORY: ["limit"]}.get(path, [])
         assert (response.status, errors) == (422, unknown[:100] + known), path
 
 

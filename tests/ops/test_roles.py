@@ -104,12 +104,15 @@ async def test_the_application_role_serves_requests(roles: Roles, start: Start) 
         ("POST", "/v1/movies/batch", {"json": {"movies": [MOANA]}, "headers": key}, 201),
         ("POST", "/v1/movies/batch", {"json": {"movies": [MOANA]}, "headers": key}, 201),
         ("GET", "/v1/changes", {}, 200),
+        ("GET", "/v1/movies/1/changes", {}, 200),
     ]
 
     seen = [(await client.request(method, path, **sent)).status for method, path, sent, _ in steps]
 
     assert seen == [status for *_, status in steps]
     assert query(roles.reader, "select count(*) from movies") == [(2,)]
+    whose = "select distinct client_id, login from movie_changes"
+    assert query(roles.reader, whose) == [(None, None)]
     assert query(roles.reader, "select word from search_words") == [("moana",), ("vaiana",)]
     assert query(roles.owner, "truncate search_words; select add_search_words()") == [(1,)]
 

@@ -173,6 +173,8 @@ REQUESTS: tuple[Request, ...] = (
     ("POST", f"{ID}/restore", 200, {}),
     ("POST", f"{ID}/restore", 409, {}),
     ("GET", "/v1/changes", 200, {}),  # with a movie that is gone
+    ("GET", f"{ID}/changes", 200, {}),
+    ("GET", f"{ID}/changes", 200, {"params": {"limit": "1"}}),
     ("GET", "/v1/movies", 429, {"params": {"id": "1,9"}}),
 )
 
@@ -214,10 +216,20 @@ async def test_headers_and_bodies_are_documented(start: Start, execute: Execute)
     client = await start(limits__rate=1, limits__burst=300, service__commit="4a74d18")
     document = await fetch_document(client)
     forbid_other_fields(document)
-    reader = bearer(add_client(execute, "read"))
+    reader, writer = (bearer(add_client(execute, scope)) for scope in ("read", "write"))
+    execute(
+        "insert into movies (id, title, year, runtime, genres) overriding system value"
+        " values (1000, 'x', 2000, 1, '{x}')"
+    )
     documented, seen = set[tuple[str, str]](), set[tuple[str, str]]()
     weak: Request = ("POST", "/v1/movies", 403, {"headers": reader})
-    for method, path, status, sent in (weak, *REQUESTS):
+    put = {"title": "x", "year": 2000, "runtime": "1 mins", "genres": ["x"], "external_id": "a:2"}
+    by_token: list[Request] = [
+        ("PUT", ID, 200, {"json": put, "headers": writer}),
+        ("GET", f"{ID}/changes", 200, {"headers": writer}),
+        ("GET", "/v1/changes", 200, {"headers": writer}),
+    ]
+    for method, path, status, sent in (weak, *REQUESTS[:-1], *by_token, REQUESTS[-1]):
         url = path.replace("{id}", "1").replace("{file}", "reference.css")
         response = await client.request(method, url, **sent)
         while status == 429 != response.status:

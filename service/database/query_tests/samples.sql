@@ -41,7 +41,7 @@ where m.created_at < '1901-01-01'
 select m.id
 from movies as m
 where m.xmin = pg_current_xact_id()::xid
-  and movie_matches(m, '{}') is not true;
+  and movie_matches(m.*, '{}') is not true;
 
 -- name: age_clients(ids)
 -- \set ids '\'{1,2}\''
