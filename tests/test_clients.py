@@ -480,9 +480,7 @@ async def test_clients_create_each_movie_of_a_batch_once(
     assert execute("select title from movies") == [("Brave",)]
 
 
-async def test_clients_bring_a_source(
-    run: Run, between: Between, execute: Execute, language: str
-) -> None:
+async def test_clients_bring_a_source(run: Run, between: Between, execute: Execute) -> None:
     """Again and again, also if a response gets lost; they change no movie of other sources."""
     between.lose_answer = "POST"
     execute(
@@ -495,8 +493,7 @@ async def test_clients_bring_a_source(
 
     assert [(each["created"], each["equal"]) for each in reports] == [(1, 0), (0, 1)]
     assert between.seen[:3] == [("GET", 200), ("POST", 207), ("POST", 207)]
-    # A file is a memory for the next process, too: then nothing is sent.
-    assert between.seen[3:] == ([] if language == "python" else [("GET", 200)])
+    assert between.seen[3:] == []  # the memory is in a file
     assert execute(movies) == [
         ("other:1", "Old", 1),
         ("shop", "Old", 1),
