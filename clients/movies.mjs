@@ -4,6 +4,7 @@ const PAUSES_S = [0.5, 1, 2, 4, 8, 10, 10]; // together longer than a restart of
 const MAX_PAUSE_S = 60; // also if Retry-After is longer
 const ROUNDS = 50; // to change a movie that others change, too
 const [MOVIES, BATCH] = ["/v1/movies", "/v1/movies/batch"];
+const NO_TAG = '"none"'; // of no movie: one that has the sent fields is `equal`, any other a 412
 
 /**
  * @typedef {{title: string, year: number, runtime: string, genres: string[],
@@ -58,6 +59,19 @@ const parse = (text) => JSON.parse(text, (key, value) => {
   return value;
 });
 
+const SYNC = { created: ["POST", BATCH], changed: ["PUT", BATCH], deleted: ["POST", `${BATCH}/delete`] };
+
+const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+const has = (movie, row) => Object.keys(row).every((name) => isSame(row[name], movie[name]));
+
+/** What to do for a row; the movie may be one of `sent`. null: the source has none; no movie. */
+const planSync = (row, movie, [tag, ...sent]) => {
+  if (!movie) return !row ? "equal" : sent.includes(null) ? "created" : "conflict";
+  if (row && has(movie, row)) return "equal";
+  const isOwn = movie.etag === tag || sent.some((each) => each && has(movie, each));
+  return !isOwn ? "conflict" : row ? "changed" : "deleted";
+};
+
 /** The service refused a request; `errors` has each mistake with its place. */
 export class Problem extends Error {
   /** @param {Response} response @param {string} text its body */
@@ -86,8 +100,7 @@ export class Catalogue {
 
   /**
    * Send a request; send it again if that is safe, and may help. Throws `Problem`, also for a
-   * redirect, or `Lost`. The 404 of a repeated DELETE is returned: the movie is gone. The 412 of a
-   * repeated change may come from the change itself.
+   * redirect, or `Lost`. The 404 of a repeated DELETE is returned: the movie is gone.
    * @template T @param {string} method @param {string} path
    * @param {{body?: object, headers?: Record<string, string>, timeout?: number, signal?: AbortSignal,
    *   read?: (text: string, headers: Headers) => T}} [options] `read` reads the response
@@ -161,54 +174,84 @@ export class Catalogue {
   }
 
   /**
-   * Make the movies whose external ids begin with `prefix` equal to the rows of a source. It can be
-   * stopped at any point, and begun again. It throws before it deletes more than `maxDeletions`: the
-   * source may be incomplete. `kept` movies were equal or replaced. `refused` has, with its problem,
-   * each refused row, and each movie whose deletion was refused.
-   * @param {Iterable<MovieInput> | AsyncIterable<MovieInput>} rows
-   * @param {string} prefix @param {number} [maxDeletions]
-   * @returns {Promise<{created: number, kept: number, deleted: number,
-   *   refused: {row: MovieInput | Movie, problem: object}[]}>}
+   * Bring the changes of a source to its movies, whose external ids begin with `prefix`. `memory`, a
+   * Map, keeps what was sent; `save` stores it. Only rows that have changed since are sent. A movie
+   * that others have changed or deleted since is a conflict, as is one that differs and was never
+   * sent. With `overwrite`, the rows win. A `dryRun` writes nothing. It can be stopped at any point,
+   * and begun again. It throws, and writes nothing, if it would delete more than `maxDeletions`: the
+   * source may be incomplete. `conflicts` have the movie as it is now.
+   * @param {Iterable<MovieInput> | AsyncIterable<MovieInput>} rows @param {string} prefix
+   * @param {{memory?: Map<string, any>, save?: (memory: Map<string, any>) => any, maxDeletions?: number,
+   *   overwrite?: boolean, dryRun?: boolean}} [options]
+   * @returns {Promise<{created: number, changed: number, equal: number, deleted: number,
+   *   refused: {entry: object, problem: object}[], conflicts: {entry: object, movie?: Movie}[]}>}
    */
-  async sync(rows, prefix, maxDeletions = 100) {
+  async sync(rows, prefix, options = {}) {
+    const { memory: sent = new Map(), save = () => {}, maxDeletions = 100, overwrite, dryRun } = options;
     if (!prefix || typeof prefix !== "string") throw new RangeError("expected a prefix, or all would be deleted");
-    const seen = new Set();
-    const report = { created: 0, kept: 0, deleted: 0, refused: [] };
-    const record = (rows, results, names) => results.forEach(({ status, problem }, place) => {
-      if (names[status]) report[names[status]] += 1;
-      else report.refused.push({ row: rows[place], problem });
-    });
-    const put = async (some) => record(some, await this.sendBatch("PUT", BATCH, some), { 200: "kept", 201: "created" });
-    let batch = [];
+    const wanted = new Map();
     for await (const row of rows) {
       const name = row.external_id ?? "";
-      if (seen.has(name) || !name.startsWith(prefix)) {
+      if (wanted.has(name) || !name.startsWith(prefix)) {
         throw new RangeError(`expected another external_id with ${prefix}, found ${name}`);
       }
-      seen.add(name);
-      if (batch.push(row) === 100) await put(batch.splice(0));
+      wanted.set(name, JSON.parse(JSON.stringify(row))); // the caller may change the row
     }
-    if (batch.length) await put(batch);
-    const gone = [];
-    for await (const movie of this.movies()) {
-      const name = movie.external_id;
-      if (name?.startsWith(prefix) && !seen.has(name)) gone.push(movie);
+    const report = { created: 0, changed: 0, equal: 0, deleted: 0, refused: [], conflicts: [] };
+    const rest = new Map([...wanted].filter(([name, row]) => overwrite || !isSame(sent.get(name)?.slice(1), [row])));
+    const mine = [...sent.keys()].filter((name) => name.startsWith(prefix) && !isSame(sent.get(name).slice(1), [null]));
+    report.equal = wanted.size - rest.size;
+    const isNeeded = overwrite || rest.size || mine.some((name) => !wanted.has(name));
+    const [, movies] = isNeeded ? await this.stream({ external_id_prefix: prefix }) : [null, []];
+    const now = new Map(movies.map((movie) => [movie.external_id, movie]));
+    for (const name of [...mine, ...now.keys()]) if (!wanted.has(name)) rest.set(name, null);
+    const [notes, todo] = [[], { created: [], changed: [], deleted: [] }];
+    for (const [name, row] of rest) {
+      const movie = now.get(name);
+      const tag = movie?.etag ?? null;
+      const outcome = planSync(row, movie, overwrite ? [tag, null] : sent.get(name) ?? [null, null]);
+      const entry = row ? { ...row, ...(movie && !overwrite && { etag: tag }) } : { id: movie?.id, etag: tag };
+      if (outcome === "conflict") {
+        report.conflicts.push({ entry, movie });
+        continue;
+      }
+      notes.push([name, outcome === "equal" ? [tag, row] : [tag, movie ? row : null, row]]);
+      if (outcome === "equal" || dryRun) report[outcome] += 1;
+      else todo[outcome].push([name, entry]);
     }
-    if (gone.length > maxDeletions) {
-      throw new RangeError(`${gone.length} movies are not in the source: raise maxDeletions?`);
-    }
-    while (gone.length) {
-      const movies = gone.splice(0, 100);
-      const results = await this.sendBatch("POST", `${BATCH}/delete`, movies.map(({ id, etag }) => ({ id, etag })));
-      // 404: it is gone, perhaps by the same request, whose response got lost.
-      record(movies, results, { 200: "deleted", 404: "deleted" });
+    const gone = todo.deleted.length + report.deleted;
+    if (gone > maxDeletions) throw new RangeError(`${gone} movies are not in the source: raise maxDeletions?`);
+    const keep = async (entries) => {
+      for (const [name, entry] of entries) sent.set(name, entry);
+      await save(sent);
+    };
+    if (!dryRun) await keep(notes); // before anything is sent: after a crash, the next run knows what may be
+    for (const [outcome, [method, path]] of Object.entries(SYNC)) {
+      while (todo[outcome].length) {
+        const some = todo[outcome].splice(0, 100);
+        const key = { "Idempotency-Key": makeKey() };
+        const results = await this.sendBatch(method, path, some.map(([, entry]) => entry), key);
+        const done = [];
+        results.forEach((result, place) => {
+          const { status, movie, problem } = result;
+          const [name, entry] = some[place];
+          // 404: it is gone, perhaps by the same request, whose response got lost.
+          if (status < 300 || (status === 404 && outcome === "deleted")) {
+            report[result.outcome ?? outcome] += 1;
+            done.push([name, [movie?.etag ?? null, rest.get(name)]]);
+          } else if (status === 409 && outcome === "created") { // perhaps with the same fields
+            todo.changed.push([name, { ...entry, etag: NO_TAG }]);
+          } else if ([409, 412].includes(status)) report.conflicts.push({ entry, movie: now.get(name) });
+          else report.refused.push({ entry, problem });
+        });
+        await keep(done);
+      }
     }
     return report;
   }
 
   /**
-   * Change the fields that `decide` returns for the movie as it is now; after a lost response,
-   * that may be the movie with the change.
+   * Change the fields that `decide` returns for the movie as it is now.
    * @param {number} id @param {(movie: Movie) => Partial<MovieInput>} decide
    * @returns {Promise<Movie>}
    */
@@ -237,6 +280,17 @@ export class Catalogue {
       cursor = page.metadata.next_cursor;
     }
   }
+
+  /** Return the cursor of the feed, and all movies that match, in one request. */
+  async stream(/** @type {Record<string, string>} */ filters) {
+    const read = (text, headers) => {
+      const lines = text.split("\n").filter((line) => line);
+      if (lines.length !== Number(headers.get("Total-Records"))) throw new Lost("the list broke off");
+      return [headers.get("Changes-Cursor"), lines.map((line) => parse(line))];
+    };
+    const options = { headers: { Accept: "application/x-ndjson" }, read, timeout: 3_600_000 };
+    return this.send("GET", `${MOVIES}?${new URLSearchParams(filters)}`, options);
+  }
 }
 
 /** A copy of the catalogue in memory. To store it, store the movies and the cursor together. */
@@ -262,13 +316,7 @@ export class Copy {
   }
 
   async copyAll(/** @type {Catalogue} */ catalogue) {
-    const read = (text, headers) => {
-      const lines = text.split("\n").filter((line) => line);
-      if (lines.length !== Number(headers.get("Total-Records"))) throw new Lost("the list broke off");
-      return [headers.get("Changes-Cursor"), lines.map((line) => parse(line))];
-    };
-    const options = { headers: { Accept: "application/x-ndjson" }, read, timeout: 3_600_000 };
-    const [cursor, movies] = await catalogue.send("GET", MOVIES, options);
+    const [cursor, movies] = await catalogue.stream();
     this.movies = new Map(movies.map((movie) => [movie.id, movie]));
     this.cursor = cursor;
   }

@@ -5,7 +5,9 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from datetime import datetime
 from itertools import islice
 from typing import Any, NotRequired, TypedDict
 from uuid import uuid4
@@ -16,6 +18,11 @@ from requests.structures import CaseInsensitiveDict
 PAUSES_S = (0.5, 1, 2, 4, 8, 10, 10)  # together longer than a restart of the service
 ROUNDS = 50  # to change a movie that others change, too
 MOVIES, BATCH = "/v1/movies", "/v1/movies/batch"
+DELETE, RESTORE = ("POST", f"{BATCH}/delete"), ("POST", f"{BATCH}/restore")
+SYNC = {"created": ("POST", BATCH), "changed": ("PUT", BATCH), "deleted": DELETE}
+UNDO = {"restored": RESTORE, "changed": RESTORE, "deleted": DELETE}
+NO_TAG = '"none"'  # of no movie: one that has the sent fields is `equal`, any other a 412
+NDJSON = {"Accept": "application/x-ndjson"}
 # The request may have been carried out, as after a 503.
 LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 
@@ -73,6 +80,58 @@ class Problem(Exception):
         super().__init__(f"{self.status} {content.get('detail', other)} {self.errors}")
 
 
+class Memory(dict[str, Any]):
+    """What `sync` has sent, in an SQLite file, which is whole after a crash."""
+
+    def __init__(self, path: str) -> None:
+        self.db = sqlite3.connect(path)
+        self.db.execute("create table if not exists sent (name text primary key, entry text)")
+        rows = self.db.execute("select name, entry from sent")
+        super().__init__((name, json.loads(entry)) for name, entry in rows)
+
+    def update(self, entries: Mapping[str, Any]) -> None:  # type: ignore[override] # all it needs
+        """Store the entries in one transaction."""
+        super().update(entries)
+        rows = [(name, json.dumps(entry)) for name, entry in entries.items()]
+        with self.db:
+            self.db.executemany("replace into sent values (?, ?)", rows)
+
+
+def plan_sync(row: Any, movie: Movie | None, tag: str | None, *sent: Any) -> str:
+    """Return what to do for a row; `sent` may be the movie. None: the source has none; no movie."""
+    if movie is None:
+        return "equal" if row is None else "created" if None in sent else "conflict"
+    if row and movie == {**movie, **row}:
+        return "equal"
+    is_own = movie["etag"] == tag or any(each and movie == {**movie, **each} for each in sent)
+    return "conflict" if not is_own else "changed" if row else "deleted"
+
+
+def plan_undo(own: list[Any], movie: Movie | None) -> tuple[str, dict[str, Any]]:
+    """Return what undoes a client's changes of a movie, and what to send."""
+    own.sort(key=lambda change: (change["version"], change["kind"] == "deleted"))
+    before = [change["version"] - (change["kind"] != "deleted") for change in own]
+    entry = {"id": own[0]["id"], "etag": own[-1].get("etag", NO_TAG)}
+    if before[1:] != [change["version"] for change in own[:-1]]:
+        return "conflict", entry  # others came in between
+    if own[0]["kind"] == "created":
+        return "deleted", entry
+    if movie is None and own[-1]["kind"] == "deleted":
+        del entry["etag"]  # and without a version, a movie that is there by now stays as it is
+        return "restored", entry | ({"version": before[0]} if len(own) > 1 else {})
+    return "changed", {**entry, "version": before[0]}  # `equal` if it has been undone before
+
+
+def read_stream(response: requests.Response) -> Iterator[Any]:
+    """Return the movies of a stream; raises if it does not have all."""
+    number = 0
+    for line in response.iter_lines():
+        number += 1
+        yield json.loads(line)
+    if number != int(response.headers["Total-Records"]):
+        raise requests.ConnectionError(f"the list broke off after {number} movies")
+
+
 class Catalogue:
     """The requests to a catalogue."""
 
@@ -86,7 +145,7 @@ class Catalogue:
         """Send a request; send it again if that is safe, and may help.
 
         Raises `Problem`, also for a redirect, or one of `LOST`. The 404 of a repeated DELETE is
-        returned: the movie is gone. The 412 of a repeated change may come from the change itself.
+        returned: the movie is gone.
         """
         is_read, headers = method in ("GET", "HEAD"), CaseInsensitiveDict(options.get("headers"))
         may_repeat = is_repeatable(method, path, options.get("json"), headers)
@@ -137,52 +196,133 @@ class Catalogue:
             wait(pause, after)
         return results
 
-    def sync(
-        self, rows: Iterable[MovieInput], prefix: str, max_deletions: int = 100
+    def carry_out(
+        self, todo: dict[str, dict[Any, Any]], now: dict[Any, Any], to: dict[str, Any], keep: Any
     ) -> dict[str, Any]:
-        """Make the movies whose external ids begin with `prefix` equal to the rows of a source.
+        """Send entries by what they do, 100 at a time, and `keep` new tags; without it, count."""
+        report: dict[str, Any] = {
+            "conflicts": [],
+            "refused": [],
+            "equal": 0,
+            **dict.fromkeys(to, 0),
+        }
+        report["conflicts"] += [(each, now.get(n)) for n, each in todo["conflict"].items()]
+        for outcome in ("equal", *to):
+            method, path = to.get(outcome, ("", ""))
+            entries = iter(todo[outcome].items())
+            if not (keep and path):
+                report[outcome] += len(todo[outcome])
+            while keep and path and (batch := dict(islice(entries, 100))):
+                key, tags = {"Idempotency-Key": str(uuid4())}, {}
+                results = self.send_batch(method, path, [*batch.values()], key)
+                for name, result in zip(batch, results, strict=True):
+                    status = result["status"]
+                    # 404: it is gone, perhaps by the same request, whose response got lost.
+                    if status < 300 or (status == 404 and outcome == "deleted"):
+                        report[result.get("outcome", outcome)] += 1
+                        tags[name] = result.get("movie", {}).get("etag")
+                    elif (status, outcome) == (409, "created"):  # perhaps with the same fields
+                        todo["changed"][name] = {**batch[name], "etag": NO_TAG}
+                    elif status in (409, 412):
+                        report["conflicts"].append((batch[name], now.get(name)))
+                    else:
+                        report["refused"].append((batch[name], result["problem"]))
+                keep(tags)
+        return report
 
-        It can be stopped at any point, and begun again. Raises `ValueError` before it deletes more
-        than `max_deletions`: the source may be incomplete. Returns how many movies were created,
-        kept (equal or replaced) and deleted; and with its problem, each refused row, and each movie
-        whose deletion was refused.
+    def sync(  # noqa: PLR0913 - callers name them
+        self,
+        rows: Iterable[MovieInput],
+        prefix: str,
+        memory: str | MutableMapping[str, Any] | None = None,
+        *,
+        max_deletions: int = 100,
+        overwrite: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Bring the changes of a source to its movies, whose external ids begin with `prefix`.
+
+        `memory`, a file or a mapping, keeps what was sent. Only rows that have changed since are
+        sent. A movie that others have changed or deleted since is a conflict, as is one that
+        differs and was never sent. With `overwrite`, the rows win. A `dry_run` writes nothing.
+
+        It can be stopped at any point, and begun again. Raises `ValueError`, and writes nothing,
+        if it would delete more than `max_deletions`: the source may be incomplete. The report has
+        numbers, `refused` entries with problems, and `conflicts` with the movies as they are now.
         """
         if "".startswith(prefix):
             raise ValueError("expected a prefix, or all movies would be deleted")
-        source, seen = iter(rows), set[str | None]()
-        report: dict[str, Any] = {"created": 0, "kept": 0, "deleted": 0, "refused": []}
+        sent: Any = Memory(memory) if isinstance(memory, str) else {} if memory is None else memory
+        wanted = dict[str, Any]()
+        for row in rows:
+            name = row.get("external_id") or ""
+            if name in wanted or not name.startswith(prefix):
+                raise ValueError(f"expected another external_id with {prefix}, found {name}")
+            wanted[name] = json.loads(json.dumps(row))  # the caller may change the row
+        rest = {n: row for n, row in wanted.items() if overwrite or sent.get(n, [0])[1:] != [row]}
+        mine = {n for n in sent if n.startswith(prefix) and sent[n][1:] != [None]}
+        now = dict[str, Any]()
+        if overwrite or rest or mine - wanted.keys():
+            query = {"external_id_prefix": prefix}
+            stream = read_stream(self.send("GET", MOVIES, params=query, headers=NDJSON))
+            now = {movie["external_id"]: movie for movie in stream}
+        rest |= dict.fromkeys((mine | now.keys()) - wanted.keys())
+        todo, notes = defaultdict[str, dict[Any, Any]](dict), dict[str, Any]()
+        for name, row in rest.items():
+            movie = now.get(name)
+            tag = movie and movie["etag"]
+            known = [tag, None] if overwrite else sent.get(name, [None, None])
+            outcome = plan_sync(row, movie, *known)
+            more = {"etag": tag} if movie and not (row and overwrite) else {}
+            todo[outcome][name] = {**(row or {"id": movie and movie["id"]}), **more}
+            if outcome != "conflict":
+                notes[name] = [tag, row] if outcome == "equal" else [tag, movie and row, row]
+        if (gone := len(todo["deleted"])) > max_deletions:
+            raise ValueError(f"{gone} movies are not in the source: raise max_deletions?")
+        if not dry_run:  # before anything is sent: after a crash, the next run knows what may be
+            sent.update(notes)
 
-        def record(rows: list[Any], results: list[dict[str, Any]], names: dict[int, str]) -> None:
-            for row, result in zip(rows, results, strict=True):
-                if name := names.get(result["status"]):
-                    report[name] += 1
-                else:
-                    report["refused"].append((row, result["problem"]))
+        def keep(tags: dict[str, Any]) -> None:
+            sent.update({name: [tag, rest[name]] for name, tag in tags.items()})
 
-        while batch := list(islice(source, 100)):
-            for row in batch:
-                name = row.get("external_id")
-                if name in seen or not (name or "").startswith(prefix):
-                    raise ValueError(f"expected another external_id with {prefix}, found {name}")
-                seen.add(name)
-            record(batch, self.send_batch("PUT", BATCH, batch), {200: "kept", 201: "created"})
-        own = (each for each in self.movies() if (each["external_id"] or "").startswith(prefix))
-        gone = [each for each in own if each["external_id"] not in seen]
-        if len(gone) > max_deletions:
-            raise ValueError(f"{len(gone)} movies are not in the source: raise max_deletions?")
-        for start in range(0, len(gone), 100):
-            movies = gone[start : start + 100]
-            entries = [{"id": movie["id"], "etag": movie["etag"]} for movie in movies]
-            results = self.send_batch("POST", f"{BATCH}/delete", entries)
-            # 404: it is gone, perhaps by the same request, whose response got lost.
-            record(movies, results, {200: "deleted", 404: "deleted"})
+        report = self.carry_out(todo, now, SYNC, None if dry_run else keep)
+        report["equal"] += len(wanted.keys() - rest.keys())
         return report
 
-    def change(self, movie_id: int, decide: Callable[[Movie], dict[str, Any]]) -> Movie:
-        """Change the fields that `decide` returns for the movie as it is now.
+    def undo(
+        self, client: int | str, since: datetime, until: datetime, *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Undo what a client (id or name; in SQL: the login) did between two times, by the feed.
 
-        After a lost response, that may be the movie with the change.
+        What others have changed in between or since is a conflict. After a lost response, undo it
+        again.
         """
+        found, now = defaultdict[int, list[Any]](list), dict[Any, Any]()
+        page: dict[str, Any] = {"changes": [{}], "metadata": {"next_cursor": None}}
+        while page["changes"] or datetime.fromisoformat(page["metadata"]["as_of"]) < until:
+            time.sleep(0 if page["changes"] else 1)  # a long transaction holds changes back
+            query = {"limit": 1000, "after": page["metadata"]["next_cursor"]}
+            page = self.send("GET", "/v1/changes", params=query).json()
+            for change in page["changes"]:
+                is_own = client in change.get("client", {}).values()
+                if is_own and since <= datetime.fromisoformat(change["changed_at"]) <= until:
+                    found[change["id"]].append(change)
+                now[change["id"]] = change.get("movie")
+        if not found:
+            raise ValueError(f"found no changes of {client}: does your token show clients?")
+        todo = defaultdict[str, dict[Any, Any]](dict)
+        for n, own in found.items():
+            outcome, entry = plan_undo(own, now[n])
+            is_last = (now[n] or {}).get("etag") == own[-1].get("etag")
+            todo["conflict" if dry_run and not is_last else outcome][n] = entry
+        return self.carry_out(todo, now, UNDO, None if dry_run else len)
+
+    def history(self, movie_id: int) -> Iterator[dict[str, Any]]:
+        """Return all changes of a movie, the newest first, also of one that is deleted."""
+        return self.walk(f"{MOVIES}/{movie_id}/changes", "changes", {"limit": 100})
+
+    def change(self, movie_id: int, decide: Callable[[Movie], dict[str, Any]]) -> Movie:
+        """Change the fields that `decide` returns for the movie as it is now."""
         path = f"{MOVIES}/{movie_id}"
         rounds = 0
         while True:
@@ -198,23 +338,23 @@ class Catalogue:
 
     def movies(self, **filters: str | int) -> Iterator[Movie]:
         """Return all movies that match, page by page."""
-        page = {"metadata": {"next_cursor": ""}}
         size = {} if filters.keys() & {"id", "external_id"} else {"page_size": 100}
+        return self.walk(MOVIES, "movies", {**size, **filters})
+
+    def walk(self, path: str, name: str, query: dict[str, Any]) -> Iterator[Any]:
+        """Return what all pages have under `name`."""
+        page = {"metadata": {"next_cursor": ""}}
         while (cursor := page["metadata"]["next_cursor"]) is not None:
-            query = {**size, **filters, **({"cursor": cursor} if cursor else {})}
-            page = self.send("GET", MOVIES, params=query).json()
-            yield from page["movies"]
+            page = self.send("GET", path, params={**query, "cursor": cursor or None}).json()
+            yield from page[name]
 
 
 def copy_all(catalogue: Catalogue, db: sqlite3.Connection) -> str:
     """Copy all movies, and return the cursor after which the changes follow."""
-    accept = {"Accept": "application/x-ndjson"}
-    with catalogue.send("GET", MOVIES, headers=accept, stream=True) as response:
+    with catalogue.send("GET", MOVIES, headers=NDJSON, stream=True) as response:
         db.execute("delete from movies")
-        rows = ((json.loads(line)["id"], line.decode()) for line in response.iter_lines())
-        copied = db.executemany("insert into movies values (?, ?)", rows).rowcount
-        if copied != int(response.headers["Total-Records"]):
-            raise requests.ConnectionError(f"the list broke off after {copied} movies")
+        rows = ((movie["id"], json.dumps(movie)) for movie in read_stream(response))
+        db.executemany("insert into movies values (?, ?)", rows)
         return response.headers["Changes-Cursor"]
 
 
