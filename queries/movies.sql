@@ -4,7 +4,8 @@
 -- `transaction`, here and in idempotency.sql, is the number of the statement's own transaction: clients get it as
 -- Catalogue-Position, and a replica that has replayed it shows them their write (docs/clients/contract.md).
 -- The second argument of hashtextextended keeps advisory locks apart: 0 and 1 are those of imports, 2 of idempotency keys,
--- 3 of external ids. The release before takes 0 for keys, too: between the two, the primary key decides.
+-- 3 of external ids, 4 of movies that are restored. The release before takes 0 for keys, too: between the two, the
+-- primary key decides.
 -- `client`: the id of the client of a movie's request, or null. Each statement that writes names the clients of its movies
 -- in the setting catalogue.clients, before it writes (`named`): the triggers of the feed record them with the changes.
 
@@ -156,43 +157,31 @@ from checked as c
 left join going as g on g.number = c.number
 left join done as d on d.id = coalesce(g.id, c.id);
 
--- name: restore_movie(id, client)
+-- name: restore_movies(restores, all_or_none)
 -- set: gin_pending_list_limit = 64kB
--- \set id 1 \set client null
--- Brings a deleted movie back as it was, by the function restore_movies. If it does not, there are nulls, and the reasons:
--- is_on: of the feed, which keeps deleted movies. is_there: there is a movie with this id. owner: the movie that has its
--- external id by now. is_kept: the feed has the movie, so another session has just restored it. was_used: there was a movie
--- with this id, as far as that is known: once the feed has cleared changes, each id that was given out counts as used.
+-- \set all_or_none false
+-- \set restores '\'[{"id": 1, "version": 1, "versions": [2]}, {"id": 2}]\''
+-- Gives each movie the fields that it had in `version`, as a new version; without one, brings a deleted movie back as it
+-- was. Each id may occur once. The function restore_movies does it; it gets its rows from `named`, so that the clients are
+-- named before it writes. Returns for each id (`number`) the outcome:
+--   changed, or equal, and nothing was written; restored: it was deleted;
+--   there: it is not deleted, and there is no `version`;
+--   missing, failed, taken or locked, as for update_movies; failed also if it `is_tagged` and the movie is deleted;
+--   untagged: it `needs_tag`, and the movie is there;
+--   unknown: the movie never had this version; cleared: a change since then is not kept; off: the feed is.
+-- For nulls and `all_or_none` see put_movies.
 with named as materialized (
-  select set_config('catalogue.clients', jsonb_build_object(:id::bigint, :client::bigint)::text, true)
-),
-restored as materialized (
-  select r.id, r.title, r.year, r.runtime, r.genres, r.external_id, r.version, r.created_at, r.updated_at
-  from named
-  cross join lateral restore_movies(array[:id::bigint]) as r
-),
-last as materialized (
-  select c.movie
-  from movie_changes as c
-  where c.movie_id = :id::bigint
-    and c.kind = 'deleted'
-  order by c.id desc
-  limit 1
+  select
+    set_config('catalogue.clients', coalesce(jsonb_object_agg(r.id, r.client), '{}')::text, true),
+    :restores::jsonb as restores
+  from jsonb_to_recordset(:restores) as r (id bigint, client bigint)
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, f.is_on,
-  exists (select from movies as m where m.id = :id::bigint) as is_there,
-  (
-    select m.id
-    from last as l
-    join movies as m on m.external_id = l.movie ->> 'external_id'
-  ) as owner,
-  exists (select from last as l where l.movie is not null) as is_kept,
-  exists (select from last as l)
-  or (f.cleared_to <> '0' and :id::bigint <= coalesce(pg_sequence_last_value('movies_id_seq'), 0)) as was_used,
-  r.*
-from movie_feed as f
-left join restored as r on true;
+  pg_current_xact_id()::text::bigint as transaction, r.number, r.outcome, coalesce((r.movie).id, r.owner) as id,
+  (r.movie).title, (r.movie).year, (r.movie).runtime, (r.movie).genres, (r.movie).external_id, (r.movie).version,
+  (r.movie).created_at, (r.movie).updated_at
+from named as n
+cross join lateral restore_movies(n.restores, :all_or_none) as r;
 
 -- name: update_movies(updates, all_or_none)
 -- set: gin_pending_list_limit = 64kB

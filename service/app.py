@@ -42,7 +42,7 @@ from service.movies.handlers import REPRESENTATION, Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
-from service.movies.restoring import Restores
+from service.movies.restoring import UNRESTORED, Restores
 from service.movies.search_help import SearchHelp
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
@@ -166,7 +166,7 @@ def _make_routes(
     slow = sources.make_statements(LISTS, on_replicas=True)
     streams = Streams(sources.make_statements(STREAMS, on_replicas=True))
     listing = Listing(MOVIES, slow, streams)
-    store = Store(MOVIES, statements, sources.make_statements(on_replicas=True))
+    store = Store(MOVIES, statements, sources.make_statements(on_replicas=True), UNRESTORED)
     creates = IdempotentCreates(store, statements)
     feed = None
     if config.changes.keep_days:
@@ -195,8 +195,9 @@ def _make_routes(
         require_if_match=server.require_if_match,
         idempotent_creates=creates,
     )
+    restores = Restores(store, bodies, server.require_if_match)
     routes = [
-        *movies.make_routes(single, lists, batches, Restores(store, statements)),
+        *movies.make_routes(single, lists, batches, restores),
         *changes.make_routes(Changes(feed, LongPolls(feed), cycle, access) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),

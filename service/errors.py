@@ -138,6 +138,7 @@ class PreconditionRequired(ItemError):
     """This deployment requires If-Match for updates and deletes."""
 
     problem = Problem("precondition-required", "Precondition required", 428)
+    header_names = ("Catalogue-Position",)
     detail = "updates and deletes require If-Match with the ETag of the movie"
 
 

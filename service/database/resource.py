@@ -100,6 +100,13 @@ class Resource(Generic[Item]):
             expected[f"put_{table}"] = write(written, [{table: "[]", **both}], used_by)
         return expected
 
+    def expect_restores(self) -> dict[str, Expected]:
+        """Return what the store expects of `restore_<table>(restores, all_or_none)`."""
+        query = f"restore_{self.table}"
+        written = self.expect_queries()[f"update_{self.table}"]
+        samples = [{"restores": "[]", "all_or_none": False}]
+        return {query: written._replace(samples=samples, used_by=f"restore a {self.noun}")}
+
     def refuse(
         self, transaction: int, outcome: str, item_id: int, changed_id: int | None = None
     ) -> CatalogueError:
@@ -164,8 +171,30 @@ class ItemChange(NamedTuple):
         return orjson.dumps(payload)
 
 
+class ItemRestore(NamedTuple):
+    """An item that gets the fields of a version; without one, a deleted one comes back.
+
+    `is_tagged`: only if it is there; `needs_tag`: refused if it is.
+    """
+
+    id: int
+    version: int | None
+    condition: Condition
+    is_tagged: bool
+    needs_tag: bool
+
+    def encode(self, caller: Caller) -> bytes:
+        """Return it as the query takes it."""
+        payload = self._asdict() | self.condition._asdict() | {"client": caller.client_id}
+        del payload["condition"]
+        return orjson.dumps(payload)
+
+
 class Written(NamedTuple, Generic[Item]):
-    """An item, its outcome (created, changed, deleted, equal: not written) and its transaction."""
+    """An item, its outcome and its transaction.
+
+    The outcome is created, changed, deleted, restored, or equal: nothing was written.
+    """
 
     outcome: str
     item: Item

@@ -13,10 +13,27 @@ import orjson
 from service.database.caller import NOBODY, Caller
 from service.database.query import Row
 from service.database.resending import Resender
-from service.database.resource import DROPPED, REFUSALS, Item, ItemChange, Resource, Written
+from service.database.resource import (
+    DROPPED,
+    REFUSALS,
+    Item,
+    ItemChange,
+    ItemRestore,
+    Resource,
+    Written,
+)
 from service.database.sharing import Rows, SharedStatements, join_ids, join_payloads, list_callers
 from service.database.statements import Statements
-from service.errors import CatalogueError, Contended, NotFound, RuleBroken, Unavailable
+from service.errors import (
+    CatalogueError,
+    Contended,
+    ItemError,
+    NotFound,
+    RuleBroken,
+    Unavailable,
+)
+
+NO_ERRORS: Mapping[str, type[ItemError]] = {}
 
 
 class Store(Generic[Item]):
@@ -27,13 +44,19 @@ class Store(Generic[Item]):
     neither for an item that is locked elsewhere nor for a unique value that another request sets:
     only the rows with these are sent again, until `statement_timeout` has passed.
 
-    `reads`: the statements that get items.
+    `reads`: the statements that get items. `unrestored`: the errors of a resource whose items can
+    be restored, by the outcomes of `restore_<table>` that no other query has.
     """
 
     def __init__(
-        self, resource: Resource[Item], statements: Statements, reads: Statements | None = None
+        self,
+        resource: Resource[Item],
+        statements: Statements,
+        reads: Statements | None = None,
+        unrestored: Mapping[str, type[ItemError]] = NO_ERRORS,
     ) -> None:
         self._resource = resource
+        self._unrestored = unrestored
         self._statements = statements
         self._reads = reads or statements
         self._create_keys = itertools.count()
@@ -47,6 +70,9 @@ class Store(Generic[Item]):
         self._parameters = {self._update_query: "updates", self._delete_query: "deletions"}
         if resource.unique:
             self._parameters[self._put_query] = resource.table
+        self._restore_query = f"restore_{resource.table}"
+        if unrestored:
+            self._parameters[self._restore_query] = "restores"
         self._gets = SharedStatements(
             self._get, is_repeatable=True, rows_metric=rows(self._get_query)
         )
@@ -122,6 +148,17 @@ class Store(Generic[Item]):
         payloads = {change.id: change.encode(caller) for change in changes}
         query = self._choose_query(changes[0])
         return await self._write_all(query, payloads, caller)
+
+    async def restore(self, restore: ItemRestore, caller: Caller = NOBODY) -> Written[Item]:
+        """Restore an item; raises as `change` does, or the error of its outcome."""
+        return await self._submit(self._restore_query, restore.id, restore.encode(caller), caller)
+
+    async def restore_all(
+        self, restores: Sequence[ItemRestore], caller: Caller
+    ) -> list[Written[Item]]:
+        """Restore all items, of different ids, or none; `NothingWritten`, `RuleBroken`."""
+        payloads = {restore.id: restore.encode(caller) for restore in restores}
+        return await self._write_all(self._restore_query, payloads, caller)
 
     async def get_several(self, ids: Sequence[int], callers: Sequence[Caller]) -> dict[int, Item]:
         """Return the items that exist, by id, in one statement for all callers."""
@@ -225,6 +262,10 @@ class Store(Generic[Item]):
         if outcome in REFUSALS:
             changed_id = None if query == self._put_query else key
             return self._resource.refuse(transaction, outcome, item_id, changed_id)
+        if outcome in self._unrestored:
+            error = self._unrestored[outcome](self._resource.noun)
+            error.transaction = transaction
+            return error
         if item_id is None:
             return None
         return Written(outcome, self._resource.make(row[3:]), transaction)

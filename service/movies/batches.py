@@ -15,12 +15,13 @@ from marshmallow import ValidationError
 from marshmallow.validate import Range
 
 from service.database import MAX_BIGINT
-from service.database.resource import ALWAYS, Condition, ItemChange, Written
+from service.database.resource import ALWAYS, Condition, ItemChange, ItemRestore, Written
 from service.database.store import Store
 from service.errors import Failure, Invalid, Malformed, PreconditionRequired, RuleBroken
 from service.movies.handlers import MOVIE_TAG, REPLAYED
 from service.movies.keys import BATCH_KEY, IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
+from service.movies.restoring import VersionInput
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
@@ -97,6 +98,12 @@ class MovieDeletionInput(JSONObject):
     id, etag = ID_FIELD, ETAG_FIELD
 
 
+class MovieRestoreInput(VersionInput):
+    """A movie, and the version that it is to have again."""
+
+    id, etag = ID_FIELD, ETAG_FIELD
+
+
 class Kind(NamedTuple):
     """What the entries of a batch are; no two may have the same id or external id."""
 
@@ -109,6 +116,7 @@ CREATES = Kind(MOVIE, is_create=True)
 PUTS = Kind(IDENTIFIED_MOVIE)
 CHANGES = Kind(MovieChangeInput(partial=FIELDS))
 DELETIONS = Kind(MovieDeletionInput())
+RESTORES = Kind(MovieRestoreInput())
 
 
 async def load_batch(
@@ -257,6 +265,27 @@ class Batches:
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the movies: 200, with the movies as they were."""
         return await self._change(request, DELETIONS)
+
+    async def restore(self, request: web.Request) -> web.StreamResponse:
+        """Give the movies the fields of their versions, or bring deleted ones back: 200."""
+        entries, is_lenient = await self._read(request, RESTORES)
+        caller = request[CONTEXT].caller
+
+        def make_restore(entry: Values) -> ItemRestore:
+            has_tag = "etag" in entry
+            condition = self._get_condition(entry) if has_tag else ALWAYS
+            needs_tag = self.require_if_match and not has_tag
+            return ItemRestore(entry["id"], entry.get("version"), condition, has_tag, needs_tag)
+
+        async def restore_one(_: int, entry: Values) -> tuple[int, EntryResult]:
+            outcome, movie, transaction = await self.store.restore(make_restore(entry), caller)
+            return transaction, {"status": 200, "outcome": outcome, "movie": movie_json(movie)}
+
+        if is_lenient:
+            return await _respond_to_each(request, entries, restore_one)
+        restores = [make_restore(entry) for entry in entries]
+        with _convert_broken_rule():
+            return _respond_to_all(await self.store.restore_all(restores, caller))
 
     async def _change(self, request: web.Request, kind: Kind) -> web.StreamResponse:
         entries, is_lenient = await self._read(request, kind)

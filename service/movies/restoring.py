@@ -1,64 +1,85 @@
-"""POST /v1/movies/{id}/restore: a deleted movie comes back as it was, from the feed of changes."""
+"""Restores: a movie gets the fields that it had in a version, or a deleted one comes back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from marshmallow.validate import Range
 
-from service.database.caller import Caller
+from service.database import MAX_INTEGER
 from service.database.query import Expected
-from service.database.resending import MAX_LOSSES
-from service.database.resource import DROPPED, Written
-from service.database.statements import Statements
+from service.database.resource import ItemRestore
 from service.database.store import Store
-from service.errors import CatalogueError, Contended, NotFound, Problem, RuleBroken, Taken
-from service.movies.handlers import REPRESENTATION
-from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
+from service.errors import ItemError, NotFound, PreconditionRequired, Problem
+from service.movies.handlers import MOVIE_TAG, REPRESENTATION
+from service.movies.movie import MOVIES, Movie
+from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
+from service.web.fields import JSONField, JSONObject, load_fields
+from service.web.headers import parse_preconditions
 from service.web.query_strings import parse_id
 
-QUERIES: Mapping[str, Expected] = {
-    "restore_movie": Expected(
-        {
-            "transaction": int,
-            "is_on": bool,
-            "is_there": bool,
-            "owner": int,
-            "is_kept": bool,
-            "was_used": bool,
-            **COLUMN_TYPES,
-        },
-        [{"id": "0", "client": None}],
-        "restore a movie",
-        writes=True,
-        own_tables=MOVIES.own_tables,
-    )
-}
+QUERIES: Mapping[str, Expected] = MOVIES.expect_restores()
 
 
-class NotDeleted(CatalogueError):
-    """The movie is there."""
+class NotDeleted(ItemError):
+    """The movie is there, and no version was sent."""
 
     problem = Problem("not-deleted", "Movie not deleted", 409)
     header_names = ("Catalogue-Position",)
-    detail = "the movie is there: only a deleted one can be restored"
+    detail = "the movie is there: send the version that it is to have again"
 
 
-class NotKept(CatalogueError):
-    """The feed no longer has the deleted movie."""
+class NotKept(ItemError):
+    """The feed no longer has a change that is to be undone."""
 
     problem = Problem("not-kept", "Movie not kept", 410)
     header_names = ("Catalogue-Position",)
-    detail = "the movie was deleted too long ago: it is not kept any more"
+    detail = "that was too long ago: a change of the movie since then is not kept any more"
 
 
-class NoUndo(CatalogueError):
+class UnknownVersion(ItemError):
+    """The movie never had this version."""
+
+    problem = NotFound.problem
+    detail = "the movie has never had this version"
+
+
+class NoUndo(ItemError):
     """Nothing is kept."""
 
     problem = NotFound.problem
-    detail = "there is no movie with this id; deleted ones are not kept, as the feed is off"
+    detail = "deleted movies and earlier versions are not kept, as the feed is off"
+
+
+UNRESTORED: Mapping[str, type[ItemError]] = {
+    "there": NotDeleted,
+    "unknown": UnknownVersion,
+    "cleared": NotKept,
+    "off": NoUndo,
+    "untagged": PreconditionRequired,
+}
+
+
+class VersionInput(JSONObject):
+    """The version that a movie is to have again."""
+
+    called = "a restore"
+    version = JSONField(
+        int,
+        "an integer",
+        Range(1, MAX_INTEGER, error="must be {min} to {max}"),
+        optional=True,
+        nullable=False,  # a client has lost it
+        minimum=1,
+        maximum=MAX_INTEGER,
+        format="int32",
+        description="the movie gets its fields; without it, a deleted movie comes back as it was",
+        examples=[1],
+    )
+
+
+VERSION = VersionInput()
 
 
 @dataclass(frozen=True)
@@ -66,42 +87,18 @@ class Restores:
     """The handler."""
 
     store: Store[Movie]
-    statements: Statements
+    bodies: BodyReader
+    require_if_match: bool
 
     async def restore(self, request: web.Request) -> web.StreamResponse:
-        """Restore the movie: 200 and the movie, with its id and a version more."""
+        """Restore the movie: 200 and the movie."""
         movie_id = parse_id(request)
-        try:
-            restored = await self.store.resender.send(
-                partial(self._restore, movie_id, request[CONTEXT].caller, count())
-            )
-        except RuleBroken as error:  # a row that it refers to may be gone
-            raise MOVIES.to_invalid(error) from error
-        return REPRESENTATION.respond(restored)
-
-    async def _restore(
-        self, movie_id: int, caller: Caller, attempts: Iterator[int]
-    ) -> Written[Movie]:
-        sent = {"id": str(movie_id), "client": caller.client_id}
-        (
-            (transaction, is_on, is_there, owner, is_kept, was_used, *row),
-        ) = await self.statements.fetch(
-            "restore_movie", sent, is_resent=True, max_affected=1, callers=[caller]
+        body = await self.bodies.read_object(request, may_be_empty=True)
+        version = load_fields(VERSION, body).get("version")
+        condition = parse_preconditions(
+            request, MOVIES.noun, MOVIE_TAG, movie_id, if_match_required=False
         )
-        if row[0] is not None:
-            return Written("restored", Movie._make(row), transaction)
-        error: CatalogueError
-        if is_there:
-            error = NotDeleted()
-        elif owner is not None:
-            error = Taken(MOVIES.noun, MOVIES.unique, owner)
-        elif not is_on:
-            error = NoUndo()
-        elif not is_kept:
-            error = NotKept() if was_used else NotFound(MOVIES.noun)
-        elif next(attempts) < MAX_LOSSES:  # another session has just created one with its ids
-            error = Contended(f"other sessions restore movie {movie_id} in turn")
-        else:
-            error = self.statements.report("restore_movie", DROPPED)
-        error.transaction = transaction
-        raise error
+        has_tag = hdrs.IF_MATCH in request.headers
+        needs_tag = self.require_if_match and not has_tag
+        restore = ItemRestore(movie_id, version, condition, has_tag, needs_tag)
+        return REPRESENTATION.respond(await self.store.restore(restore, request[CONTEXT].caller))

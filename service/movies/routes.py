@@ -8,13 +8,22 @@ from marshmallow.validate import Length
 
 from service.database.listing import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
-from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, Batches, Kind
+from service.movies.batches import (
+    CHANGES,
+    CREATES,
+    DELETIONS,
+    MAX_MOVIES,
+    PUTS,
+    RESTORES,
+    Batches,
+    Kind,
+)
 from service.movies.exporting import STREAMS
 from service.movies.handlers import Movies
 from service.movies.lists import LIST_UNITS, Lists
 from service.movies.movie import ENTITY_TAG
 from service.movies.parameters import FACETS, PARAMETERS
-from service.movies.restoring import Restores
+from service.movies.restoring import VERSION, Restores
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
 from service.web.describe import (
     BIGINT,
@@ -63,8 +72,9 @@ MovieList = make_schema(
 )
 BatchResult = make_schema(
     "BatchResult",
-    ("movie", "problem", "replayed"),
+    ("outcome", "movie", "problem", "replayed"),
     status=field("what the request for this movie alone would respond", 201),
+    outcome=field("what became of it: changed, equal (nothing was written) or restored", "equal"),
     movie=Nested(MovieOutput),
     problem=Nested(ProblemSchema),
     replayed=field("true if an earlier request with the key created it", example=True),
@@ -185,14 +195,28 @@ DELETE_MOVIES = Operation(
     problems=_CHANGE_PROBLEMS,
     multi_status=EACH,
 )
+RESTORE_MOVIES = Operation(
+    "restore_movies",
+    "Restore several movies",
+    f"Restores up to {MAX_MOVIES} movies, as one is restored. With its `etag`, a movie is restored"
+    " only if it is there and has that one. All or, with an error, none; `Prefer: handling=lenient`"
+    " as for POST.",
+    _batch_response("The movies.", movies=[_EXAMPLE]),
+    (PREFER,),
+    body=_describe_batch("MovieRestoreBatch", RESTORES, _CHANGED | {"version": 1}),
+    problems=(*_CHANGE_PROBLEMS, "not-deleted", "external-id-taken", "not-kept"),
+    multi_status=EACH,
+)
 RESTORE_MOVIE = Operation(
     "restore_movie",
-    "Restore a deleted movie",
-    "The movie comes back as it was, with its id and its `external_id`; its version is one more."
-    " Deleted movies are kept as long as the feed of changes keeps their deletion.",
-    _movie_response("The movie.", "Content-Location", *VALIDATORS, version=2),
-    (ID_PARAMETER,),
-    problems=("not-deleted", "external-id-taken", "not-kept", "validation-failed"),
+    "Restore a movie",
+    "The movie gets the fields that it had in `version`, as a new version; if it has them already,"
+    " nothing is written. Without a `version`, a deleted movie comes back as it was, with its id"
+    " and its `external_id`. The feed of changes keeps what this needs for some days.",
+    _movie_response("The movie.", "Content-Location", *VALIDATORS, version=3),
+    (ID_PARAMETER, *PRECONDITIONS),
+    body=describe_body(VERSION, {"version": 1}) | {"required": False},
+    problems=("not-deleted", "external-id-taken", "not-kept"),
 )
 SHOW_MOVIE = Operation(
     "show_movie",
@@ -245,6 +269,7 @@ def make_routes(movies: Movies, lists: Lists, batches: Batches, restores: Restor
         Route("PUT", BATCH_PATH, batches.put, Scope.WRITE, PUT_MOVIES),
         Route("PATCH", BATCH_PATH, batches.update, Scope.WRITE, UPDATE_MOVIES),
         Route("POST", f"{BATCH_PATH}/delete", batches.delete, Scope.WRITE, DELETE_MOVIES),
+        Route("POST", f"{BATCH_PATH}/restore", batches.restore, Scope.WRITE, RESTORE_MOVIES),
         Route("GET", MOVIE_PATH, movies.show, Scope.READ, SHOW_MOVIE),
         Route("PATCH", MOVIE_PATH, movies.update, Scope.WRITE, UPDATE_MOVIE),
         Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE, REPLACE_MOVIE),

@@ -42,7 +42,9 @@ class BodyReader:
         self._timeout = timeout
         self._large_bytes = 0  # of the larger bodies that are arriving
 
-    async def read_object(self, request: web.Request) -> dict[str, object]:
+    async def read_object(
+        self, request: web.Request, *, may_be_empty: bool = False
+    ) -> dict[str, object]:
         """Return the JSON object; `Malformed`, `BodyTimedOut`, `ClientGone` or `Unavailable`."""
         content = request.content
         try:
@@ -57,6 +59,8 @@ class BodyReader:
             raise BodyTimedOut from error
         except ConnectionError as error:
             raise ClientGone from error
+        if may_be_empty and not sent:
+            return {}
         coding = request.headers.get("Content-Encoding")
         body = _decompress(sent, coding.strip().lower()) if coding else sent
         try:

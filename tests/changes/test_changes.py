@@ -274,7 +274,7 @@ async def test_a_copy_is_right_whatever_the_order_of_a_movies_changes(
     seen = []
     for method, sql in (
         ("PATCH", "update movies set year = 2018"),
-        ("DELETE", "select restore_movies('{1}')"),
+        ("DELETE", "select restore_movies('[{\"id\": 1}]')"),
     ):
         with hold(database, "select pg_current_xact_id()") as other:
             body = {"year": 2017} if method == "PATCH" else None

@@ -28,12 +28,18 @@ async def add(client: Client, name: str | None = None) -> dict[str, Any]:
     return movie
 
 
-async def restore(client: Client, movie_id: int) -> tuple[int, dict[str, Any]]:
+async def restore(
+    client: Client, movie_id: int, version: int | None = None, **headers: str
+) -> tuple[int, dict[str, Any]]:
     """Restore a movie; return the status and the movie or the problem."""
-    response = await client.post(f"/v1/movies/{movie_id}/restore")
+    body = {"version": version} if version else None
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = await client.post(f"/v1/movies/{movie_id}/restore", json=body, headers=named)
     body = await response.json()
     # Also with a 404, 409 or 410: a read with it shows why.
-    assert ("Catalogue-Position" in response.headers) == (response.status < 420)
+    assert ("Catalogue-Position" in response.headers) == (
+        response.status in (200, 404, 409, 410, 412, 428)
+    )
     return response.status, body.get("movie", body)
 
 
@@ -178,15 +184,15 @@ async def test_a_movie_that_does_not_fit_any_more_fails_alone(
     )
     status, problem = await restore(client, 4)
     with closing(psycopg2.connect(database)) as session, session.cursor() as cursor:
-        cursor.execute("select id, shelf from restore_movies(deleted_by => %s)", [mistake])
-        restored = cursor.fetchall()
+        cursor.execute("select * from undo_changes(%s)", [mistake])
+        undone = cursor.fetchall()
+        cursor.execute("select id from movies where shelf = 1 order by id")
+        there = cursor.fetchall()
 
     assert (status, problem["errors"][0]["detail"]) == (422, "is refused by the database")
-    assert restored == [(movie_id, 1) for movie_id in (2, 3, 5, 6, 7, 8)]
-    reason = 'invalid input syntax for type integer: "top"'
-    assert [notice.strip() for notice in session.notices] == [
-        f"NOTICE:  movie {movie_id} cannot be restored: {reason}" for movie_id in (1, 4, 9)
-    ]
+    reason = 'left: invalid input syntax for type integer: "top"'
+    assert dict(undone) == {n: reason if n in (1, 4, 9) else "restored" for n in range(1, 10)}
+    assert there == [(movie_id,) for movie_id in (2, 3, 5, 6, 7, 8)]
 
 
 async def test_a_movie_that_was_imported_again_from_an_older_export_is_restored(
@@ -202,7 +208,7 @@ async def test_a_movie_that_was_imported_again_from_an_older_export_is_restored(
     await client.delete("/v1/movies/1")
     status, movie = await restore(client, 1)
 
-    assert (status, movie["year"], movie["version"]) == (200, 2015, 2)
+    assert (status, movie["year"], movie["version"]) == (200, 2015, 3)  # no tag repeats
 
 
 async def test_a_value_that_a_dba_made_unique_is_a_422(client: Client, execute: Execute) -> None:
@@ -240,11 +246,16 @@ async def test_dbas_undo_a_transaction(client: Client, execute: Execute) -> None
     await client.delete("/v1/movies/4")
     await add(client, "a:4")  # that of movie 5
 
-    restored = execute("select id, version from restore_movies(deleted_by => %s)", mistake)
-    by_id = execute("select id from restore_movies('{1,4,5,6,99}') order by id")
+    undone = execute("select * from undo_changes(%s)", mistake)
+    by_id = execute(
+        "select number, outcome from"
+        """ restore_movies('[{"id": 1}, {"id": 4}, {"id": 5}, {"id": 6}, {"id": 99}]')"""
+    )
 
-    assert restored == [(2, 3)]
-    assert by_id == [(1,), (4,)]
+    left = "left: it was changed again"
+    taken = "left: another movie has its external id"
+    assert dict(undone) == {2: "restored", 3: left, 4: left, 5: taken}
+    assert dict(by_id) == {1: "restored", 4: "restored", 5: "taken", 6: "there", 99: "missing"}
 
 
 async def test_one_of_several_restores_succeeds(start: Start, execute: Execute) -> None:
@@ -277,7 +288,7 @@ async def test_a_dbas_open_restore_delays_only_its_movies(
     for number in (1, 2):
         await add(client, f"a:{number}")
     execute("delete from movies")
-    with hold(database, "select restore_movies('{1}')") as other:
+    with hold(database, """select restore_movies('[{"id": 1}]')""") as other:
         assert (await restore(client, 2))[0] == 200
         waiting = asyncio.create_task(restore(client, 1))
         await until(
@@ -324,3 +335,204 @@ async def test_a_restore_beside_the_clearing_succeeds_or_is_a_410(
     statuses = [status for status, _ in found]
     assert set(statuses) <= {200, 410}
     assert execute("select count(*) from movies") == [(statuses.count(200),)]
+
+
+BATCH = "/v1/movies/batch/restore"
+LENIENT = {"Prefer": "handling=lenient"}
+
+
+async def restore_all(
+    client: Client, *entries: dict[str, Any], headers: dict[str, str] | None = None
+) -> tuple[int, list[tuple[int, str]] | dict[str, Any]]:
+    """Restore a batch; return the status, and the result of each movie or the problem."""
+    response = await client.post(BATCH, json={"movies": entries}, headers=headers)
+    body = await response.json()
+    results = [
+        (each["status"], each.get("outcome") or each["problem"]["type"].partition("#")[2])
+        for each in body.get("results", [])
+    ]
+    return response.status, results or body
+
+
+async def test_a_movie_gets_the_fields_of_any_version(client: Client, execute: Execute) -> None:
+    """Also those of a former life; a column of a DBA, too; what it has already is not written."""
+    execute("alter table movies add column shelf integer default 1")
+    first = await add(client, "a:1")
+    execute("update movies set shelf = 2")
+    await client.patch("/v1/movies/1", json={"title": "Vaiana", "external_id": None})
+    _, changed = await restore(client, 1, 2)
+    again = await restore(client, 1, 2, If_Match='"1-1"')
+    execute(
+        "alter table movies add column place text default 'here'; update movies set place = 'x'"
+    )
+    await client.delete("/v1/movies/1")
+    _, restored = await restore(client, 1, 4)
+    _, back = await restore(client, 1, 6)
+
+    assert {name: changed[name] for name in FIELDS} == {name: first[name] for name in FIELDS}
+    assert (changed["version"], again) == (5, (200, changed))
+    assert (restored["title"], restored["external_id"], restored["version"]) == ("Vaiana", None, 7)
+    assert restored["created_at"] == first["created_at"]
+    assert (back["external_id"], back["version"]) == ("a:1", 8)
+    assert execute("select shelf, place, version from movies") == [(1, "x", 8)]
+    kinds = execute("select kind, version, login from movie_changes order by id")
+    assert kinds[-3:] == [("deleted", 6, None), ("created", 7, None), ("updated", 8, None)]
+
+
+async def test_a_restore_depends_on_the_tag(start: Start) -> None:
+    """A deleted movie has none; only a movie that is there needs one."""
+    client, strict = await start(), await start(server__require_if_match=True)
+    tags = [(await add(client))["etag"]]
+    statuses = [
+        (await restore(each, 1, 1, **headers))[0]
+        for each, headers in (
+            (client, {"If_Match": '"1-1"'}),
+            (strict, {}),
+            (client, {"If_None_Match": "*"}),
+            (client, {"If_Match": tags[0]}),
+        )
+    ]
+    await client.delete("/v1/movies/1")
+    gone = [
+        (await restore(strict, 1, 1, **headers))[0]
+        for headers in ({"If_Match": tags[0]}, {"If_Match": "*"}, {"If_None_Match": "*"})
+    ]
+
+    assert statuses == [412, 428, 412, 200]
+    assert gone == [412, 412, 200]
+
+
+async def test_why_a_version_cannot_be_restored(start: Start, execute: Execute) -> None:
+    """Each with its status, alone and in a lenient batch; a strict one writes nothing."""
+    client = await start()
+    for number in range(1, 6):
+        await add(client, f"a:{number}")
+    await client.patch("/v1/movies/1", json={"external_id": "b"})
+    await client.patch("/v1/movies/2", json={"external_id": "a:1"})
+    execute("delete from movie_changes where movie_id = 3 and version = 2")
+    execute("update movie_changes set previous = null where movie_id = 4")
+    execute(
+        "alter table movies add constraint movies_year_new check (year > 2016 or id <> 5) not valid"
+    )
+    versions = [(1, 2), (1, 4), (3, 1), (4, 1), (5, 1), (9, 1)]
+    expected = [409, 404, 410, 410, 422, 404]
+    alone = [(await restore(client, *each))[0] for each in versions]
+    before = execute("select id, version from movies order by id")
+    entries = [{"id": n, "version": version} for n, version in versions[1:]]
+    _, results = await restore_all(client, *entries, headers=LENIENT)
+    strict, problem = await restore_all(client, {"id": 2, "version": 2}, *entries)
+
+    assert alone == expected
+    assert isinstance(results, list)
+    assert [status for status, _ in results] == expected[1:]
+    assert (strict, len(problem["errors"])) == (404, 4)  # type: ignore[call-overload]
+    assert execute("select id, version from movies order by id") == before
+
+
+async def test_batches_restore_movies(client: Client, execute: Execute) -> None:
+    """All or each for itself, in one statement; a repeated id is a 422."""
+    for number in range(1, 5):
+        await add(client, f"a:{number}")
+    execute("delete from movies where id = 4")
+    entries: list[dict[str, Any]] = [{"id": 1, "version": 1}, {"id": 4}, {"id": 2, "version": 2}]
+    strict, body = await restore_all(client, *entries)
+    lenient = await restore_all(
+        client, *entries, {"id": 3, "version": 1, "etag": '"3-1"'}, {"id": 2}, headers=LENIENT
+    )
+    fixed = await restore_all(
+        client, *entries, {"id": 3, "version": 1, "etag": '"3-1"'}, headers=LENIENT
+    )
+    repeated, _ = await restore_all(client, {"id": 1}, {"id": 1, "version": 1})
+    bad = [
+        (await client.post("/v1/movies/1/restore", data=sent)).status
+        for sent in ('{"version": 0}', '{"version": null}', '{"version": "1"}', "[]", '{"v": 1}')
+    ]
+
+    movies = body["movies"]  # type: ignore[call-overload]
+    assert (strict, [movie["version"] for movie in movies]) == (200, [3, 3, 2])
+    assert (lenient[0], repeated) == (422, 422)
+    assert fixed == (
+        207,
+        [(200, "equal"), (409, "not-deleted"), (200, "equal"), (412, "precondition-failed")],
+    )
+    assert bad == [422, 400, 400, 400, 400]
+    assert (await client.post("/v1/movies/1/restore", data="{}")).status == 409
+
+
+async def test_without_a_feed_no_version_is_restored(client: Client, execute: Execute) -> None:
+    """Also of a movie that is there; it says so, and locks nothing."""
+    await add(client)
+    execute("select switch_movie_feed(false)")
+    before = execute("select xmax::text from movies")
+    status, problem = await restore(client, 1, 1)
+    assert (status, "feed is off" in problem["detail"]) == (404, True)
+    assert execute("select xmax::text from movies") == before
+
+
+async def test_a_strict_batch_beside_puts_of_its_external_ids_writes_all_or_nothing(
+    start: Start, execute: Execute
+) -> None:
+    """It is sent again; then another movie has the external id."""
+    clients = [await start(), await start()]
+    for turn in range(10):
+        names = [f"{turn}:{n}" for n in range(5)]
+        ids = [(await add(clients[0], name))["id"] for name in names]
+        execute("delete from movies where id = any(%s)", ids)
+        puts = {"movies": [MOANA | {"external_id": names[3]}]}
+        (status, _), put = await asyncio.gather(
+            restore_all(clients[0], *({"id": n} for n in ids)),
+            clients[1].put("/v1/movies/batch", json=puts),
+        )
+        there = execute("select count(*) from movies where id = any(%s)", ids)
+        assert (status, there, put.status) in [(200, [(5,)], 200), (409, [(0,)], 200)]
+
+
+async def test_dbas_undo_what_a_client_did(client: Client, execute: Execute) -> None:
+    """Everything of a client or login, in an order that works, but what others changed since."""
+    for number in range(1, 6):
+        await add(client, f"a:{number}")
+    # Merges 2 into 1, creates a movie, changes 3 twice and all of them once more.
+    execute(
+        "begin; delete from movies where id = 2;"
+        "update movies set external_id = 'a:2' where id = 1;"
+        "insert into movies (title, year, runtime, genres) values ('new', 2000, 1, '{x}');"
+        "update movies set year = 1999 where id = 3; update movies set runtime = 1; commit"
+    )
+    ((mistake,),) = execute("select max(transaction)::text from movie_changes")
+    await client.patch("/v1/movies/4", json={"year": 2001})
+    undone: dict[int, str] = dict(execute("select * from undo_changes(by_client => current_user)"))
+    fields = execute("select id, year, runtime, external_id from movies order by id")
+    with pytest.raises(psycopg2.errors.RaiseException, match="expected a transaction"):
+        execute("select * from undo_changes()")
+
+    left = "left: it was changed again"
+    assert undone == {
+        1: "changed", 2: "restored", 3: "changed", 4: left, 5: "changed", 6: "deleted"
+    }  # fmt: skip
+    assert fields == [
+        (1, 2017, 107, "a:1"),
+        (2, 2017, 107, "a:2"),
+        (3, 2017, 107, "a:3"),
+        (4, 2001, 1, "a:4"),
+        (5, 2017, 107, "a:5"),
+    ]
+    assert set(dict(execute("select * from undo_changes(%s)", mistake)).values()) == {left}
+
+
+async def test_dbas_undo_skips_locked_movies(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """It says so; the undo is a change, too, and can be undone."""
+    for _ in range(3):
+        await add(client)
+    execute("update movies set year = 1999")
+    last = "select max(transaction)::text from movie_changes"
+    ((mistake,),) = execute(last)
+    with hold(database, "select from movies where id = 2 for update"):
+        undone = execute("select * from undo_changes(%s)", mistake)
+    ((undo,),) = execute(last)
+    redone = execute("select * from undo_changes(%s)", undo)
+
+    assert dict(undone) == {1: "changed", 2: "left: another session has locked it", 3: "changed"}
+    assert dict(redone) == {1: "changed", 3: "changed"}
+    assert execute("select distinct year from movies") == [(1999,)]

@@ -172,6 +172,13 @@ REQUESTS: tuple[Request, ...] = (
     ("DELETE", ID, 404, {}),
     ("POST", f"{ID}/restore", 200, {}),
     ("POST", f"{ID}/restore", 409, {}),
+    ("POST", f"{BATCH}/restore", 200, {"json": {"movies": [{"id": 2}]}}),
+    (
+        "POST",
+        f"{BATCH}/restore",
+        207,
+        {"json": {"movies": [{"id": 2, "version": 1}]}, "headers": LENIENT},
+    ),
     ("GET", "/v1/changes", 200, {}),  # with a movie that is gone
     ("GET", "/v1/movies", 429, {"params": {"id": "1,9"}}),
 )
