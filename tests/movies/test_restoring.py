@@ -1,7 +1,6 @@
 """Undo: deleted movies come back as they were, by the API and in SQL."""
 
 import asyncio
-import random
 from contextlib import closing
 from typing import Any
 
@@ -468,25 +467,6 @@ async def test_without_a_feed_no_version_is_restored(client: Client, execute: Ex
     status, problem = await restore(client, 1, 1)
     assert (status, "feed is off" in problem["detail"]) == (404, True)
     assert execute("select xmax::text from movies") == before
-
-
-async def test_a_restore_beside_a_change_sees_it(start: Start, execute: Execute) -> None:
-    """Whatever comes first: a restore never mixes fields of two versions."""
-    clients = [await start(), await start()]
-    for number in range(1, 21):
-        await add(clients[0], f"a:{number}")
-
-    async def change(number: int) -> int:
-        sent = {"title": f"t{number}", "year": 2000}
-        return (await clients[0].patch(f"/v1/movies/{number}", json=sent)).status
-
-    for _ in range(5):
-        jobs = [change(n) for n in range(1, 21)] + [restore(clients[1], n, 1) for n in range(1, 21)]
-        random.shuffle(jobs)
-        await asyncio.gather(*jobs)
-
-    wrong = "select id from movies where (title, year) not in (('t' || id, 2000), ('Moana', 2016))"
-    assert execute(wrong) == []
 
 
 async def test_a_strict_batch_beside_puts_of_its_external_ids_writes_all_or_nothing(
