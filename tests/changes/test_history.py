@@ -397,3 +397,16 @@ async def test_wrong_parameters_of_a_history_are_refused(client: Client, execute
     for path in ("/v1/changes?after=", "/v1/movies?cursor="):
         assert (await client.get(path + history)).status == 422
     assert (await client.get(f"/v1/movies/2/changes?cursor={history}")).status == 200
+
+
+async def test_the_order_of_a_history_is_that_of_its_changes(
+    client: Client, execute: Execute
+) -> None:
+    """Versions begin again when a DBA inserts a movie with the id of a deleted one."""
+    execute(ADD.format(1, 1))
+    execute("update movies set year = 1999; update movies set year = 1998; delete from movies")
+    again = "insert into movies (id, title, year, runtime, genres) overriding system value"
+    execute(f"{again} values (1, 'x', 2000, 1, '{{x}}')")
+
+    changes = await show(client, f"{PATH}?limit=2")
+    assert [(each["kind"], each["version"]) for each in changes] == [("created", 1), ("deleted", 3)]
