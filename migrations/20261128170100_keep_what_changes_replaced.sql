@@ -73,8 +73,10 @@ begin
 end
 $$;
 
+-- A session keeps the plan of its first statement. If that has changed few movies, nested loops would compare each row with
+-- each other one from then on: an update of 5,000 movies took 11 s in place of 1 s.
 create or replace function movies_record_updated() returns trigger language plpgsql
-  security definer set search_path from current as $$
+  security definer set search_path from current set enable_nestloop = off set jit = off as $$
 #variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;

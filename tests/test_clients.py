@@ -937,7 +937,7 @@ async def test_clients_keep_what_a_batch_has_done(
 ) -> None:
     """They send it again for an entry with a 503, if that is safe: if each entry has its `etag`.
 
-    The entry with the 503 was carried out, so its repeat is a 412.
+    The entry with the 503 was carried out, and its repeat is a 200.
     """
     execute(f"{TEN} limit 2")
     between.refuses_entry = True
