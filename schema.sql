@@ -1124,6 +1124,8 @@ COMMENT ON FUNCTION public.movies_record_truncated() IS 'Writes a deletion of ea
 CREATE FUNCTION public.movies_record_updated() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
+    SET enable_nestloop TO 'off'
+    SET jit TO 'off'
     AS $$
 #variable_conflict use_variable
 declare
