@@ -550,7 +550,7 @@ def test_a_new_migration_copies_a_function(
 
     _, up, down = re.split("^-- migrate:.*\n", Path(path.strip()).read_text(), flags=re.MULTILINE)
     assert up.lower().startswith(make)
-    assert up.count("\n  AND (") == 14  # a line for each condition
+    assert up.count("\n  AND (") == 15  # a line for each condition
     assert up.strip() == down.strip()
     for command in ("migrate", "migrate down"):
         assert run_here(environment, *command.split())[0] == 0

@@ -40,10 +40,10 @@ def get_failures(logs: Logs, query: str) -> set[str]:
 
 FILES = {"count_genres": "genres.sql", "create_movies_once": "idempotency.sql"}
 PATHS = {"POST": "/v1/movies", "BATCH": "/v1/movies/batch"}
-UPDATED = "join checked as k on k.id = c.id\n  where"
-DELETED = "using checked as k\n  where"
+UPDATED = "from named\n  cross join checked as k\n  where"
+DELETED = "using named\n  cross join checked as k\n  where"
 FIELDS_OF_NEW = ", ".join(f"n.{name}" for name in FIELDS)
-ONE = f"select n.id, {FIELDS_OF_NEW}\n  from new as n\n  returning"
+ONE = f"select n.id, {FIELDS_OF_NEW}\n  from named\n  cross join new as n\n  returning"
 ONCE = ONE.replace("returning", "order by n.request, n.position\n  returning")
 MORE = ("n.id", "n.id + generate_series(0, 9, 9)")
 TOO_MANY = "movies, but at most 1 were requested"
@@ -52,6 +52,7 @@ NOTHING = "nothing was written: did a trigger prevent it?"
 PUT = "d on d.id = coalesce(g.id, c.id)"
 NEW = "k.position\nleft join created as c on c.id = n.id;"  # of create_movies_once
 STRAY = "it returned an id or position that was not sent, or one twice"
+PAGE = "order by c.transaction, c.id\n  limit :size"  # of get_changes
 MISTAKES = [
     # A write that changes more movies than were sent.
     ("PATCH", "update_movies", f"{UPDATED} m.id = k.id", f"{UPDATED} true", TOO_MANY),
@@ -77,7 +78,7 @@ MISTAKES = [
     (
         "PATCH",
         "update_movies",
-        *(f"k.id{n} as number, k.outcome,\n  c" for n in ("", " - 1")),
+        *(f"k.id{n} as number,\n  case when k.outcome = 'changed'" for n in ("", " - 1")),
         STRAY,
     ),
     (
@@ -203,7 +204,7 @@ async def test_a_feed_with_another_limit_loses_no_change(
     edited: Edited, execute: Execute, limit: str
 ) -> None:
     """The cursor is behind the last change that was sent, also for requests that wait."""
-    client = await edited("changes.sql", "limit :size", f"limit {limit}")
+    client = await edited("changes.sql", PAGE, PAGE.replace(":size", limit))
     add_movies(execute, *map(str, range(7)))
     ids, parameters = list[int](), {"wait": "20"}
     while len(ids) < 7:
@@ -218,7 +219,7 @@ async def test_a_feed_that_returns_nothing_is_an_error(
     edited: Edited, execute: Execute, logs: Logs
 ) -> None:
     """Clients would wait for ever, and take their copy for complete."""
-    client = await edited("changes.sql", "limit :size", "limit least(:size, 0)")
+    client = await edited("changes.sql", PAGE, PAGE.replace(":size", "least(:size, 0)"))
     after = (await client.get("/v1/movies")).headers["Changes-Cursor"]
     add_movies(execute, "a")
 

@@ -158,7 +158,7 @@ async def test_a_put_keeps_the_optional_fields_that_it_does_not_have(client: Cli
     assert values(changed) == OTHER
     assert (changed["version"], changed["created_at"]) == (2, created["created_at"])
     assert values(earlier) == OTHER | REQUIRED
-    assert result == {"status": 200, "movie": earlier}
+    assert result == {"status": 200, "outcome": "equal", "movie": earlier}
     assert values(without) == REQUIRED | NOTHING
 
 

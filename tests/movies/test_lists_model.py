@@ -31,14 +31,15 @@ GENRES = ["drama", "Comedy", "sci-fi", "DRAMA", "x&y", "war"]
 SEARCHED_GENRES = ["Drama", "comedy", "sci-fi", "x&y", "sci", "war"]
 BACK, ON = "previous_cursor", "next_cursor"
 INSERT = """
-insert into movies (title, year, runtime, genres, created_at, updated_at)
-select title, year, runtime, genres, created_at, updated_at
+insert into movies (title, year, runtime, genres, external_id, created_at, updated_at)
+select
+  title, year, runtime, genres, case when year > 1990 then title || ':' || gen_random_uuid() end,
+  created_at, updated_at
 from jsonb_to_recordset(%s) as m (
   title text, year integer, runtime integer, genres text[], created_at timestamptz,
   updated_at timestamptz
 )
 """
-READ = "select id, title, year, runtime, genres, created_at, updated_at from movies order by id"
 CHANGE = "update movies set title = %s, year = %s, runtime = %s, genres = %s where id = %s"
 
 Bounds = tuple[Any, Any]  # None: no bound
@@ -63,6 +64,7 @@ class Movie(NamedTuple):
     year: int
     runtime: int
     genres: tuple[str, ...]
+    external_id: str | None
     created_at: datetime
     updated_at: datetime
 
@@ -118,6 +120,8 @@ def count_pages(matches: int, page_size: int) -> int:
 
 def format_filter(name: str, value: Any) -> str:
     """Return the value of a parameter."""
+    if name == "external_id_prefix":
+        return str(value)
     if name == "title":
         return " ".join(value)
     if name.startswith("genres"):
@@ -137,6 +141,8 @@ def format_bound(bound: Any) -> str:
 
 def is_match(movie: Movie, name: str, value: Any) -> bool:
     """Whether a movie matches a filter; test_searches.py has more of titles."""
+    if name == "external_id_prefix":
+        return (movie.external_id or "").startswith(value)
     if name == "title":
         return {word.lower() for word in value} <= {*movie.title.lower().split(" ")}
     if name.startswith("genres"):
@@ -169,6 +175,7 @@ def bounds(some: st.SearchStrategy[Any]) -> st.SearchStrategy[Bounds]:
 
 
 FILTERS = {
+    "external_id_prefix": st.sampled_from([*WORDS, "The a", "The a:", "%", "th"]),
     "title": st.lists(st.sampled_from(SEARCHED), min_size=1, max_size=3),
     **{
         name: st.lists(st.sampled_from(SEARCHED_GENRES), min_size=1, max_size=2)
@@ -208,6 +215,9 @@ def many(examples: int) -> Callable[[Any], Any]:
     )
 
 
+READ = f"select {', '.join(Movie._fields)} from movies order by id"
+
+
 def insert(execute: Execute, movies: Iterable[Values]) -> None:
     """Create movies."""
     execute(INSERT, json.dumps([movie._asdict() for movie in movies], default=str))
@@ -216,8 +226,8 @@ def insert(execute: Execute, movies: Iterable[Values]) -> None:
 def read(execute: Execute) -> list[Movie]:
     """Return all movies as they are stored."""
     return [
-        Movie(id_, title, year, runtime, tuple(genres), *times)
-        for id_, title, year, runtime, genres, *times in execute(READ)
+        Movie(id_, title, year, runtime, tuple(genres), *more)
+        for id_, title, year, runtime, genres, *more in execute(READ)
     ]
 
 
@@ -229,6 +239,7 @@ def parse(movie: dict[str, Any]) -> Movie:
         movie["year"],
         int(movie["runtime"].removesuffix(" mins")),
         tuple(movie["genres"]),
+        movie["external_id"],
         datetime.fromisoformat(movie["created_at"]),
         datetime.fromisoformat(movie["updated_at"]),
     )

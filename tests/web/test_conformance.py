@@ -15,7 +15,9 @@ SETTINGS = """
 enabled = false
 
 [[operations]]
-include-operation-id = ["create_movies", "put_movies", "update_movies", "delete_movies"]
+include-operation-id = [
+  "create_movies", "put_movies", "update_movies", "delete_movies", "restore_movies",
+]
 [operations.checks.negative_data_rejection]
 # A lenient batch has a result for each movie, also for a wrong one.
 expected-statuses = ["207", "400", "401", "403", "404", "422", "429", "5xx"]
