@@ -29,6 +29,9 @@ $$;
 comment on function only_client(jsonb) is
   'For triggers: the client of all movies in catalogue.clients; null if there are several, or a request without a token.';
 
+-- A movie that the statement does not name, or that is written within it, is one that a trigger of a DBA or a foreign key
+-- writes. Two requests may have caused that: it has a client only if all have the same.
+
 create or replace function movies_record_nested(ids bigint[], versions integer[]) returns void language plpgsql
   set search_path from current as $$
 begin
@@ -57,13 +60,16 @@ create or replace function movies_record_created() returns trigger language plpg
 #variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
-  -- Of movies that the statement does not name: a trigger of a DBA writes them.
-  nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
+  is_nested constant boolean := pg_trigger_depth() > 1;
 begin
   insert into movie_changes (transaction, movie_id, version, kind, client_id, login)
   select
     pg_current_xact_id(), n.id, n.version, 'created',
-    case when clients ? n.id::text then (clients ->> n.id::text)::bigint else nested_client end,
+    case
+      when clients is null then null
+      when is_nested or not clients ? n.id::text then only_client(clients)
+      else (clients ->> n.id::text)::bigint
+    end,
     case when clients is null then session_user end
   from new_movies as n;
   if current_setting('catalogue.nested_since', true) <> '' then
@@ -80,7 +86,7 @@ create or replace function movies_record_updated() returns trigger language plpg
 #variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
-  nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
+  is_nested constant boolean := pg_trigger_depth() > 1;
 begin
   if pg_trigger_depth() > 1 and coalesce(current_setting('catalogue.nested_since', true), '') = '' then
     perform set_config('catalogue.nested_since', nextval('movie_changes_id_seq')::text, true);
@@ -89,7 +95,11 @@ begin
   insert into movie_changes (transaction, movie_id, version, kind, previous, client_id, login)
   select
     pg_current_xact_id(), n.id, n.version, 'updated', p.previous,
-    case when clients ? n.id::text then (clients ->> n.id::text)::bigint else nested_client end,
+    case
+      when clients is null then null
+      when is_nested or not clients ? n.id::text then only_client(clients)
+      else (clients ->> n.id::text)::bigint
+    end,
     case when clients is null then session_user end
   from new_movies as n
   join old_movies as o on o.id = n.id
@@ -112,7 +122,7 @@ create or replace function movies_record_deleted() returns trigger language plpg
 #variable_conflict use_variable
 declare
   clients constant jsonb := nullif(current_setting('catalogue.clients', true), '')::jsonb;
-  nested_client constant bigint := case when pg_trigger_depth() > 1 then only_client(clients) end;
+  is_nested constant boolean := pg_trigger_depth() > 1;
 begin
   if pg_trigger_depth() > 1 and coalesce(current_setting('catalogue.nested_since', true), '') = '' then
     perform set_config('catalogue.nested_since', nextval('movie_changes_id_seq')::text, true);
@@ -120,9 +130,16 @@ begin
   insert into movie_changes (transaction, movie_id, version, kind, movie, client_id, login)
   select
     pg_current_xact_id(), o.id, o.version, 'deleted', to_jsonb(o.*) - 'search',
-    case when clients ? o.id::text then (clients ->> o.id::text)::bigint else nested_client end,
+    case
+      when clients is null then null
+      when is_nested or not clients ? o.id::text then only_client(clients)
+      else (clients ->> o.id::text)::bigint
+    end,
     case when clients is null then session_user end
   from old_movies as o;
+  if not is_nested then
+    perform set_config('catalogue.nested_since', '', true);
+  end if;
   return null;
 end
 $$;

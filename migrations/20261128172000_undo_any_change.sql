@@ -94,8 +94,8 @@ begin
     select
       w.id, o.id as owner, f.fields, g.id as deletion,
       case
-        when m.id is not null and w.version is null and w.before is null then 'there'
         when not d.is_on then 'off'
+        when m.id is not null and w.version is null and w.before is null then 'there'
         when m.id is not null and w.needs_tag then 'untagged'
         when not own ? w.id::text or (m.id is not null and not held ? w.id::text) then 'locked'
         when m.id is null and (
@@ -144,6 +144,11 @@ begin
     from jsonb_to_recordset(plan) as p (outcome text)
     where p.outcome <> all ('{changed,equal,restored}')
   ) then
+    if takes_locks then -- for the triggers: only the clients of movies that are written
+      perform set_config('catalogue.clients', coalesce(jsonb_object_agg(w.id, w.client), '{}')::text, true)
+      from jsonb_to_recordset(restores) as w (id bigint, client bigint)
+      join jsonb_to_recordset(plan) as p (id bigint, outcome text) on p.id = w.id and p.outcome in ('changed', 'restored');
+    end if;
     if plan @> '[{"outcome": "changed"}]' then
       execute format(
         'with changed as (
@@ -236,8 +241,7 @@ declare
   parts jsonb[];
   part jsonb;
   done jsonb;
-  taken jsonb[] := '{}';
-  has_progress boolean := false;
+  taken jsonb := '[]'; -- movies whose external id another one has
 begin
   if by_transaction is null and by_client is null then
     raise exception 'expected a transaction, or the name of a client or login';
@@ -317,17 +321,16 @@ begin
         left join gone as g on g.id = p.id;
       else
         select jsonb_agg(jsonb_build_object(
-          'id', r.number, 'outcome', r.outcome, 'owner', r.owner, 'is_written', (r.movie).id is not null
+          'id', r.number, 'outcome', r.outcome, 'is_written', (r.movie).id is not null
         )) into done
         from restore_movies(part) as r;
       end if;
-      taken := taken || array(
-        select p.entry
+      taken := taken || (
+        select coalesce(jsonb_agg(p.entry - 'versions'), '[]')
         from jsonb_array_elements(part) as p (entry)
         join jsonb_to_recordset(done) as r (id bigint, outcome text) on r.id = (p.entry ->> 'id')::bigint
         where r.outcome = 'taken'
       );
-      has_progress := has_progress or done @> '[{"is_written": true}]';
       return query
       select
         r.id,
@@ -354,15 +357,49 @@ begin
           ) || parts;
         end if;
     end;
-    -- The movie that has the external id may have another one by now.
-    if cardinality(parts) = 0 and has_progress and cardinality(taken) > 0 then
-      parts := array[to_jsonb(taken)];
-      taken := '{}';
-      has_progress := false;
-    end if;
   end loop;
-  return query
-  select (t.entry ->> 'id')::bigint, 'left: another movie has its external id' from unnest(taken) as t (entry);
+
+  -- Movies that have each other's external ids: for a moment, none of them has one. Not those that wait for another movie.
+  with recursive wanted as materialized (
+    select t.id, o.id as owner
+    from jsonb_to_recordset(taken) as t (id bigint, before bigint)
+    left join movies as m on m.id = t.id
+    cross join lateral (
+      select movie_fields_at(t.id, m.version, null, t.before) ->> 'external_id' as external_id offset 0
+    ) as f
+    left join movies as o on o.external_id = f.external_id and o.id <> t.id
+  ),
+  stuck as (
+    select w.id from wanted as w where w.owner not in (select o.id from wanted as o)
+    union
+    select w.id from stuck as s join wanted as w on w.owner = s.id
+  )
+  select coalesce(jsonb_agg(t.entry) filter (where s.id is null), '[]'), array_agg(s.id) filter (where s.id is not null)
+  into part, ids
+  from jsonb_array_elements(taken) as t (entry)
+  left join stuck as s on s.id = (t.entry ->> 'id')::bigint;
+  if part <> '[]' then
+    begin
+      update movies as m
+      set external_id = null
+      from jsonb_to_recordset(part) as p (id bigint)
+      where m.id = p.id;
+      select jsonb_agg(jsonb_build_object('id', r.number, 'outcome', r.outcome)) into done
+      from restore_movies(part, true) as r;
+      if exists (
+        select from jsonb_to_recordset(part) as p (id bigint) join movies as m on m.id = p.id where m.external_id is null
+      ) then
+        raise exception 'not all of them came back';
+      end if;
+      return query select d.id, d.outcome from jsonb_to_recordset(done) as d (id bigint, outcome text);
+    exception
+      when data_exception or integrity_constraint_violation or program_limit_exceeded or plpgsql_error
+        or lock_not_available or serialization_failure
+      then
+        ids := ids || array(select p.id from jsonb_to_recordset(part) as p (id bigint));
+    end;
+  end if;
+  return query select i.id, 'left: another movie has its external id' from unnest(ids) as i (id);
 end
 $$;
 

@@ -6,8 +6,8 @@
 -- The second argument of hashtextextended keeps advisory locks apart: 0 and 1 are those of imports, 2 of idempotency keys,
 -- 3 of external ids, 4 of movies that are restored. The release before takes 0 for keys, too: between the two, the
 -- primary key decides.
--- `client`: the id of the client of a movie's request, or null. Each statement that writes names the clients of its movies
--- in the setting catalogue.clients, before it writes (`named`): the triggers of the feed record them with the changes.
+-- `client`: the id of the client of a movie's request, or null. A statement names the clients of the movies that it writes
+-- in the setting catalogue.clients, before it does (`named`): the triggers of the feed record them with the changes.
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on
@@ -216,10 +216,6 @@ with changes as materialized (
     id bigint, client bigint, fields jsonb, versions integer[], other_than integer[], unmodified_since timestamptz
   )
 ),
-named as materialized (
-  select set_config('catalogue.clients', coalesce(jsonb_object_agg(c.id, c.client), '{}')::text, true)
-  from changes as c
-),
 -- As it was, and with the fields. If another session has changed it since the snapshot, PostgreSQL computes both again.
 free as materialized (
   select m.id, (m.*)::movies as was, jsonb_populate_record(m.*, c.fields) as movie
@@ -229,7 +225,7 @@ free as materialized (
 ),
 checked as materialized (
   select
-    c.id, f.movie, o.id as owner,
+    c.id, c.client, f.movie, o.id as owner,
     case
       when m.id is null then 'missing'
       when f.id is null then 'locked'
@@ -247,6 +243,11 @@ checked as materialized (
   left join movies as m on m.id = c.id
   left join free as f on f.id = c.id
   left join movies as o on o.external_id = c.external_id and o.id <> c.id
+),
+named as materialized (
+  select set_config('catalogue.clients', coalesce(jsonb_object_agg(k.id, k.client), '{}')::text, true)
+  from checked as k
+  where k.outcome = 'changed'
 ),
 updated as (
   update movies as m
@@ -288,10 +289,6 @@ with deletions as materialized (
     id bigint, client bigint, versions integer[], other_than integer[], unmodified_since timestamptz
   )
 ),
-named as materialized (
-  select set_config('catalogue.clients', coalesce(jsonb_object_agg(d.id, d.client), '{}')::text, true)
-  from deletions as d
-),
 free as materialized (
   select m.id, m.version, m.updated_at
   from movies as m
@@ -300,7 +297,7 @@ free as materialized (
 ),
 checked as materialized (
   select
-    d.id,
+    d.id, d.client,
     case
       when m.id is null then 'missing'
       when f.id is null then 'locked'
@@ -312,6 +309,11 @@ checked as materialized (
   from deletions as d
   left join movies as m on m.id = d.id
   left join free as f on f.id = d.id
+),
+named as materialized (
+  select set_config('catalogue.clients', coalesce(jsonb_object_agg(k.id, k.client), '{}')::text, true)
+  from checked as k
+  where k.outcome = 'deleted'
 ),
 deleted as (
   delete from movies as m

@@ -20,6 +20,7 @@ from service.changes.waiting import LongPolls
 from service.database import embedded
 from service.database.listing import SortKey
 from service.database.migrations import runner as migrations
+from service.database.statements import Statements
 from service.web.pages import encode_cursor
 
 PATH = "/v1/movies/1/changes"
@@ -155,12 +156,13 @@ ITSELF = "update movies set runtime = 5 where id = new.id; return new;"
     ("clients", "acts", "whose"),
     [
         # (movie, version): client; the login is that of psql alone.
-        (ONE, ("new.runtime := 5; return new;", "before"), {(1, 2): 7, (2, 2): None}),
-        (ONE, (OTHER, "after"), {(1, 2): 7, (2, 2): None, (3, 2): 7}),
-        (ONE, (OTHER, "before"), {(1, 2): 7, (2, 2): None, (3, 2): 7}),
+        (ONE, ("new.runtime := 5; return new;", "before"), {(1, 2): 7, (2, 2): 7}),
+        (ONE, (OTHER, "after"), {(1, 2): 7, (2, 2): 7, (3, 2): 7}),
+        (ONE, (OTHER, "before"), {(1, 2): 7, (2, 2): 7, (3, 2): 7}),
         (SEVERAL, (OTHER, "after"), {(1, 2): 7, (2, 2): 8, (3, 2): None}),
         ('{"1": 7, "2": null}', (OTHER, "after"), {(1, 2): 7, (2, 2): None, (3, 2): None}),
-        (SEVERAL, (ITSELF, "after"), {(1, 2): 7, (2, 2): 8, (1, 3): 7, (2, 3): 8}),
+        (ONE, (ITSELF, "after"), {(1, 2): 7, (2, 2): 7, (1, 3): 7, (2, 3): 7}),
+        (SEVERAL, (ITSELF, "after"), {(1, 2): 7, (2, 2): 8, (1, 3): None, (2, 3): None}),
         ("{}", (OTHER, "after"), {(1, 2): None, (2, 2): None, (3, 2): None}),
         ("", (OTHER, "after"), {(1, 2): None, (2, 2): None, (3, 2): None}),
     ],
@@ -168,7 +170,7 @@ ITSELF = "update movies set runtime = 5 where id = new.id; return new;"
 def test_a_change_by_a_trigger_has_the_client_of_the_statement(
     execute: Execute, database: str, clients: str, acts: tuple[str, str], whose: dict[Any, Any]
 ) -> None:
-    """If there is only one; a change of the movie itself has the client of that movie."""
+    """If there is only one: nobody knows whose request made the trigger change a movie."""
     execute(ADD.format(1, 3))
     execute(NESTED % acts)
     execute("truncate movie_changes")
@@ -178,6 +180,31 @@ def test_a_change_by_a_trigger_has_the_client_of_the_statement(
     assert {row[:2]: row[4] for row in rows} == whose
     assert {row[5] for row in rows} == {None if clients else find_login(database)}
     assert all(row[3] is not None for row in rows)
+
+
+async def test_a_refused_request_has_no_share_in_what_triggers_do(
+    execute: Execute, statements: Statements
+) -> None:
+    """Only the clients whose movies are written are named, here 7; a foreign key has one, too."""
+    execute(ADD.format(1, 3))
+    execute(NESTED % (OTHER.replace("= 3", "= 2"), "after"))
+    execute("alter table movies add parent bigint references movies on delete set null")
+    execute("update movies set parent = 1 where id = 3")
+    execute("truncate movie_changes")
+    change = {"id": 1, "client": 7, "fields": {"year": 1999}}
+    refused = {"id": 2, "client": 8, "fields": {}, "versions": [99]}
+    sent = {"all_or_none": False}
+
+    await statements.fetch("update_movies", sent | {"updates": json.dumps([change, refused])})
+    await statements.fetch("delete_movies", sent | {"deletions": json.dumps([change, refused])})
+
+    found = execute("select movie_id, kind, client_id from movie_changes order by id")
+    assert sorted(found) == [
+        (1, "deleted", 7),
+        (1, "updated", 7),
+        (2, "updated", 7),
+        (3, "updated", 7),
+    ]
 
 
 # Of each column: its type, a value, another one, and the value that is kept.

@@ -519,6 +519,28 @@ async def test_dbas_undo_what_a_client_did(client: Client, execute: Execute) -> 
     assert set(dict(execute("select * from undo_changes(%s)", mistake)).values()) == {left}
 
 
+async def test_dbas_undo_what_gave_movies_the_ids_of_others(
+    client: Client, execute: Execute
+) -> None:
+    """All at once; those that wait for a movie that others have changed since are left."""
+    for number in range(1, 8):
+        await add(client, f"a:{number}")
+    execute(
+        "begin; update movies set external_id = external_id || 'x' where id < 7;"
+        "update movies set external_id = 'a:' || case id when 3 then 1 else id + 1 end"
+        " where id < 6; commit"
+    )
+    ((mistake,),) = execute("select max(transaction)::text from movie_changes")
+    execute("update movies set external_id = 'a:4' where id = 7")
+    undone: dict[int, str] = dict(execute("select * from undo_changes(%s)", mistake))
+
+    changed = dict.fromkeys((1, 2, 3), "changed")
+    left = dict.fromkeys((4, 5, 6), "left: another movie has its external id")
+    assert undone == changed | left
+    names = execute("select external_id from movies order by id")
+    assert [name for (name,) in names] == ["a:1", "a:2", "a:3", "a:5", "a:6", "a:6x", "a:4"]
+
+
 async def test_dbas_undo_skips_locked_movies(
     client: Client, execute: Execute, database: str
 ) -> None:
