@@ -171,6 +171,7 @@ REQUESTS: tuple[Request, ...] = (
     ("PUT", ID, 200, {"json": MOANA}),
     ("PUT", ID, 400, {"json": MOANA, "headers": {"If-Match": "7"}}),
     ("GET", "/v1/movies", 200, {"params": {"page": "1"}}),
+    ("GET", "/v1/movies", 200, {"params": {"page_size": "0"}}),
     ("GET", "/v1/movies", 200, {"params": {"id": "1,9"}}),
     ("GET", "/v1/movies", 200, {"params": {"external_id": "a:1,a:2"}}),
     ("GET", "/v1/movies", 200, {"params": {"facets": "genres,year,runtime"}}),
