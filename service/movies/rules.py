@@ -154,7 +154,6 @@ class MovieInput(JSONObject):
         items={"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": TEXT},
         minItems=1,
         maxItems=MAX_GENRES,
-        uniqueItems=True,
         description=f"1 to {MAX_GENRES} strings of 1 to {MAX_GENRE_BYTES} bytes of UTF-8, none"
         " blank, which differ not only in case, blanks or Unicode form",
         examples=[["drama", "romance", "war"]],

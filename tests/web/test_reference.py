@@ -111,7 +111,8 @@ async def test_clients_can_be_generated(document: dict[str, Any]) -> None:
     """Methods are named after the ids of operations, types after schemas, values after sort orders.
 
     A method that the document has is never a 405. Some generators leave out fields with `readOnly`,
-    such as the id, make no name of `-year`, or take integers without a format for 32 bits.
+    such as the id, make no name of `-year`, take integers without a format for 32 bits, or an array
+    with `uniqueItems` for a set, which is no JSON.
     """
     ids = [operation["operationId"] for _, _, operation in operations(document)]
     schemas = document["components"]["schemas"]
@@ -124,7 +125,7 @@ async def test_clients_can_be_generated(document: dict[str, Any]) -> None:
         assert "405" not in operation["responses"], (method, path)
     assert {"Movie", "MovieInput", "MoviePatch", "Genre", "Problem", "FieldError"} <= schemas.keys()
     assert "index" not in map(str.lower, schemas)  # model/index.ts has all other files
-    assert "readOnly" not in json.dumps(document)
+    assert not re.search("readOnly|uniqueItems", json.dumps(document))
     assert (names["year"], names["-year"]) == ("YEAR", "YEAR_DESC")
     for name in ("Movie", "Change"):
         assert schemas[name]["properties"]["id"]["format"] == "int64"
@@ -339,7 +340,6 @@ async def test_the_body_of_a_movie_is_strict(document: dict[str, Any]) -> None:
         {"runtime": "107"},
         {"runtime": "0 mins"},
         {"genres": []},
-        {"genres": ["a", "a"]},
         {"version": 1},
     )
     for broken in faults:
