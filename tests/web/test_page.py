@@ -252,6 +252,11 @@ async def test_a_form_shows_the_example_and_how_to_fill_it(page: Page, client: C
     assert "EXAMPLE OF 207" in batch
     assert "results[].status" in await read(page, "#create_movies .more", "textContent")
     assert await read(page, "#list_movies-parameter-year", "placeholder") == "1990..1999"
+    bodies = ("#create_movie", "#restore_movie")
+    labels = [await read(page, f"{each} label[for$=-body]", "textContent") for each in bodies]
+    assert labels == ["Body required", "Body"]
+    assert "required" not in await read(page, "#create_movie .control:has([name=Content-Type])")
+    assert await read(page, "#create_movie [name=Content-Type]", "value") == "application/json"
 
 
 async def test_a_form_gets_a_stream(page: Page, client: Client) -> None:

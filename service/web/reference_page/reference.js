@@ -143,7 +143,7 @@ function makeParameter(operation, parameter) {
   const shared = { id, name, "data-in": parameter.in, "data-operation": operation, required, "aria-describedby": `${id}-note` };
   const example = schema.examples?.[0];
   const input = schema.enum
-    ? make("select", shared, (required ? schema.enum : ["", ...schema.enum]).map((each) => make("option", {}, each)))
+    ? make("select", shared, (required || schema.enum.includes("") ? schema.enum : ["", ...schema.enum]).map((each) => make("option", {}, each)))
     : make("input", { ...shared, value: required && example, placeholder: example && String(example), autocomplete: "off" });
   return make("div.control", {},
     make("label", { for: id }, make("code", {}, name), make("span.type", {}, ` ${describeType(schema)}, ${parameter.in}`),
@@ -248,10 +248,10 @@ function setValue(input, value) {
   input.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
-function makeBodyControls(name, content) {
+function makeBodyControls(name, { content, required }) {
   const { schema, example } = values(content)[0];
   const text = JSON.stringify(example, null, 2);
-  return [make("div.control", {}, make("label", { for: `${name}-body` }, "Body"),
+  return [make("div.control", {}, make("label", { for: `${name}-body` }, "Body", required && make("span.required", {}, " required")),
     make("textarea", { id: `${name}-body`, name: "body", rows: text.split("\n").length, spellcheck: "false" }, text)),
   make("dl.fields", {}, renderFields(resolve(schema)))];
 }
@@ -284,7 +284,7 @@ function renderOperation(operation) {
   find(".copy").hidden = !navigator.clipboard;
   find(".copy").onclick = () => navigator.clipboard.writeText(sample.textContent);
   find(".send").append(` ${method.toUpperCase()}`);
-  form.append(...[requestBody && makeBodyControls(name, requestBody.content), scope && make("dl.fields", {}, describeToken(operation)),
+  form.append(...[requestBody && makeBodyControls(name, requestBody), scope && make("dl.fields", {}, describeToken(operation)),
     parameters.map((parameter) => makeParameter(name, parameter))].flat().filter(Boolean));
   form.ariaLabel = `Try ${method} ${path}`;
   form.oninput = refresh;
@@ -310,10 +310,10 @@ function renderOperation(operation) {
 function describeOperation(path, method, operation) {
   const { requestBody, responses, security: [way, alternative] } = operation;
   const parameters = operation.parameters.map(resolve);
-  const choose = (name, content, required) => parameters.push({ name, in: "header", required, schema: { type: "string", enum: keys(content) } });
+  const choose = (name, ...options) => parameters.push({ name, in: "header", schema: { type: "string", enum: options } });
   const streams = responses[200]?.["x-streams"];
-  if (streams) choose("Accept", Object.fromEntries(["application/json", ...streams].map((type) => [type, {}])));
-  if (requestBody) choose("Content-Type", requestBody.content, true);
+  if (streams) choose("Accept", "", "application/json", ...streams);
+  if (requestBody) choose("Content-Type", ...keys(requestBody.content), "");
   return { ...operation, path, method, parameters, scope: way?.token[0], needsToken: way && !alternative };
 }
 
