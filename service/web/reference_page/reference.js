@@ -86,8 +86,8 @@ function describeType(schema) {
 // The description has the limits of the value; patterns are for programs.
 function renderField(name, schema, required) {
   return make("div.field", {},
-    make("dt", {}, make("code", {}, name), make("span.type", {}, describeType(schema)), required && make("span.required", {}, "required")),
-    make("dd", {}, renderCode(schema.description ?? ""), schema.enum && `: ${schema.enum.join(", ")}`));
+    make("dt", {}, make("code", {}, name), " ", make("span.type", {}, describeType(schema)), required && make("span.required", {}, " required")), " ",
+    make("dd", {}, renderCode(schema.description ?? ""), schema.enum && `: ${schema.enum.join(", ")}`), " ");
 }
 
 // The fields of an object; nested fields are shown by their path.
@@ -114,9 +114,9 @@ function renderResponse(status, response) {
   const links = problems.flatMap(([slug, example], index) =>
     [index && ", ", make("a", { href: `#${slug}` }, resolve(example).summary)]);
   const headers = keys(response.headers).filter((name) => !["Cache-Control", "X-Request-Id"].includes(name));
-  return make("li", {}, makeStatusBadge(status),
+  return make("li", {}, makeStatusBadge(status), " ",
     make("span", {}, links.length ? links : renderCode(response.description),
-      make("span.with", {}, headers.length > 0 && ` with ${headers.join(", ")}`)));
+      make("span.with", {}, headers.length > 0 && ` with ${headers.join(", ")}`)), " ");
 }
 
 // The token as a row of the form; its field is above all forms.
@@ -265,7 +265,7 @@ function renderOperation(operation) {
   article.ariaLabel = summary;
   find(".title").append(summary);
   find(".anchor").href = `#${name}`;
-  find(".route").append(makeMethodBadge(method), make("code", {}, path));
+  find(".route").append(makeMethodBadge(method), " ", make("code", {}, path));
   const [first, ...rest] = renderParagraphs(description);
   find(".description").append(first);
   find(".more").prepend(...rest);
