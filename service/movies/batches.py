@@ -67,7 +67,7 @@ def _parse_etag(text: str) -> Tag:
     return Tag(bool(match[1]), match[2])
 
 
-ID_FIELD = whole_number(MAX_BIGINT, format="int64", description="the id of the movie", examples=[7])
+ID_FIELD = whole_number(MAX_BIGINT, format="int64", description="the movie's id", examples=[7])
 ETAG_FIELD = JSONField(
     str,
     "a string",

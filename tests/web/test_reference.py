@@ -13,6 +13,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from support import Execute, add_client, bearer, get_app
 
 from service.errors import OperatorError
+from service.movies.movie import ENTITY_TAG
 from service.web import reference
 from service.web.problems import REFERENCE, find_problems
 from service.web.reference import DOCS, DOCUMENTS
@@ -326,6 +327,45 @@ async def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
             validator.validate(example)
             tried += 1
     assert tried > 20
+
+
+async def test_examples_do_not_contradict_themselves(document: dict[str, Any]) -> None:
+    """Tags have the version of their movie, changes that of theirs; problems, a path that exists.
+
+    A result of a lenient batch has the path of the batch.
+    """
+    tagged = 0
+    for path, _, operation in operations(document):
+        for described in operation["responses"].values():
+            for content in resolve(document, described).get("content", {}).values():
+                for each in list_objects([content.get("example"), content.get("examples")]):
+                    if "etag" in each:
+                        assert each["etag"] == ENTITY_TAG % (each["id"], each["version"])
+                        assert each["version"] == each.get("movie", each)["version"]
+                        tagged += 1
+                    if "problem" in each:
+                        assert each["problem"]["instance"] == path
+                    if "instance" in each:
+                        assert each["instance"].replace("7", "{id}") in document["paths"]
+    assert tagged > 10
+    responses = document["components"]["responses"]
+    places = {
+        slug: example["value"]["instance"]
+        for response in responses.values()
+        for slug, example in response["content"]["application/problem+json"]["examples"].items()
+    }
+    assert places["cursor-expired"] == "/v1/changes"
+    assert places["not-kept"].endswith("/restore")
+
+
+def list_objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield each object in a value, however deep."""
+    if isinstance(value, dict):
+        yield value
+        value = [*value.values()]
+    if isinstance(value, list):
+        for each in value:
+            yield from list_objects(each)
 
 
 async def test_the_body_of_a_movie_is_strict(document: dict[str, Any]) -> None:
