@@ -258,7 +258,9 @@ class LimitReached(CatalogueError):
 
     problem = Problem("limit-reached", "Too many requests", 429)
     header_names = ("Retry-After", "RateLimit", "RateLimit-Policy")
-    detail = "the limit is 10 units per second; this request takes 1: try again in 3 s"
+    detail = (
+        "the limit is 5 units per second, and 50 at once; this request takes 10: try again in 2 s"
+    )
     retry_after: int
 
     def __init__(self, text: str, policy: Policy, remaining: int, retry_after: int) -> None:

@@ -16,7 +16,7 @@ from service.database.caller import Caller
 from service.database.listing import SortKey
 from service.errors import CatalogueError, NotFound
 from service.movies.movie import ENTITY_TAG, FIELDS, Movie, movie_json, parse_movie, previous_json
-from service.movies.rules import MOVIE, MovieOutput
+from service.movies.rules import MOVIE, MovieOutput, make_movie_example
 from service.web.context import CONTEXT, ClientGone
 from service.web.describe import (
     BIGINT,
@@ -116,8 +116,8 @@ HistoryMetadata = make_schema("HistoryMetadata", next_cursor=cursor_field("next"
 MovieHistory = make_schema(
     "MovieHistory", changes=List(Nested(ChangeSchema)), metadata=Nested(HistoryMetadata)
 )
-_PAST = make_example(ChangeSchema()) | {"previous": {"year": 1943}}
-_CHANGE = _PAST | {"movie": make_example(MovieOutput())}
+_MORE = {"etag": ENTITY_TAG % (7, 2), "client": {"id": 7, "name": "nightly-sync"}}
+_PAST = make_example(ChangeSchema()) | _MORE | {"previous": {"year": 1943}}
 LIST_CHANGES = Operation(
     "list_changes",
     "Get the changes",
@@ -126,7 +126,7 @@ LIST_CHANGES = Operation(
     " without changes after so many seconds.\n\n"
     "To keep a copy of the catalogue, get all movies, and begin with the `Changes-Cursor` of the"
     " first page. Then send each `next_cursor` as `after`.",
-    describe_json("The changes.", ChangeList, changes=[_CHANGE]),
+    describe_json("The changes.", ChangeList, changes=[_PAST | {"movie": make_movie_example(2)}]),
     describe_query(list_parameters(CHANGES_QUERY)),
     problems=("cursor-expired",),
 )

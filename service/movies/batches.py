@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 from marshmallow import ValidationError
-from marshmallow.validate import Range
 
 from service.database import MAX_BIGINT
 from service.database.resource import (
@@ -33,7 +32,7 @@ from service.movies.rules import MOVIE, OPTIONAL, IdentifiedMovieInput, MovieInp
 from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
-from service.web.fields import JSONField, JSONObject, Values, load_fields
+from service.web.fields import JSONField, JSONObject, Values, load_fields, whole_number
 from service.web.headers import HEADER_NAME, POSITION, TAG, Tag, Tags, parse_key, select_versions
 from service.web.items import NO_HEADERS
 from service.web.query_strings import reject_query_string
@@ -68,15 +67,7 @@ def _parse_etag(text: str) -> Tag:
     return Tag(bool(match[1]), match[2])
 
 
-ID_FIELD = JSONField(
-    int,
-    "an integer",
-    Range(1, MAX_BIGINT, error="must be {min} to {max}"),
-    minimum=1,
-    maximum=MAX_BIGINT,
-    format="int64",
-    examples=[7],
-)
+ID_FIELD = whole_number(MAX_BIGINT, format="int64", description="the movie's id", examples=[7])
 ETAG_FIELD = JSONField(
     str,
     "a string",

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import hdrs, web
-from marshmallow.validate import Range
 
 from service.database import MAX_INTEGER
 from service.database.query import Expected
@@ -15,7 +14,7 @@ from service.movies.handlers import MOVIE_TAG, REPRESENTATION
 from service.movies.movie import MOVIES, Movie
 from service.web.bodies import BodyReader
 from service.web.context import CONTEXT
-from service.web.fields import JSONField, JSONObject, load_fields
+from service.web.fields import JSONObject, load_fields, whole_number
 from service.web.headers import parse_preconditions
 from service.web.query_strings import parse_id
 
@@ -65,14 +64,10 @@ class VersionInput(JSONObject):
     """The version that a movie is to have again."""
 
     called = "a restore"
-    version = JSONField(
-        int,
-        "an integer",
-        Range(1, MAX_INTEGER, error="must be {min} to {max}"),
+    version = whole_number(
+        MAX_INTEGER,
         optional=True,
         nullable=False,  # a client has lost it
-        minimum=1,
-        maximum=MAX_INTEGER,
         format="int32",
         description="the movie gets its fields; without it, a deleted movie comes back as it was",
         examples=[1],

@@ -24,7 +24,7 @@ from service.movies.lists import LIST_UNITS, Lists
 from service.movies.movie import ENTITY_TAG
 from service.movies.parameters import FACETS, PARAMETERS
 from service.movies.restoring import VERSION, Restores
-from service.movies.rules import MOVIE, MovieInput, MovieOutput
+from service.movies.rules import MOVIE, MovieInput, MovieOutput, make_movie_example
 from service.web.describe import (
     BIGINT,
     ID_PARAMETER,
@@ -90,6 +90,9 @@ MovieBatchResponse = make_schema(
     results=List(Nested(BatchResult), metadata={"description": "of each movie"}),
 )
 
+MOVIES_PATH = "/v1/movies"
+BATCH_PATH = f"{MOVIES_PATH}/batch"
+MOVIE_PATH = f"{MOVIES_PATH}/{ID_IN_PATH}"
 LENIENT = "`handling=lenient` (RFC 7240): do each movie for itself."
 PREFER = parameter("Prefer", "header", LENIENT, examples=["handling=lenient"])
 
@@ -104,14 +107,19 @@ def _batch_response(description: str, *headers: str, **member: Any) -> Json:
     return describe_json(description, MovieBatchResponse, headers, **member)
 
 
-def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
-    movie = make_example(MovieOutput()) | changes
-    return describe_json(description, MovieResponse, headers, movie=movie)
+def _lenient_response(more: str = "", /, **result: Any) -> Json:
+    problem = make_document(Invalid.problem, Invalid.detail, BATCH_PATH + more)
+    results = [result, {"status": Invalid.problem.status, "problem": problem}]
+    return _batch_response("The results.", "Preference-Applied", "Retry-After", results=results)
+
+
+def _movie_response(description: str, *headers: str, version: int = 1) -> Json:
+    return describe_json(description, MovieResponse, headers, movie=make_movie_example(version))
 
 
 NEW_MOVIE = make_example(MOVIE)
 WHOLE_MOVIE = describe_body(MOVIE, NEW_MOVIE)
-PATCH = describe_body(MOVIE_PATCH, {"year": 1943}, "application/merge-patch+json")
+PATCH = describe_body(MOVIE_PATCH, {"year": 1942}, "application/merge-patch+json")
 _LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
 _PAGE = describe_json("The page.", MovieList, _LIST_HEADERS)
 # As further media types, generators would give the page no type.
@@ -143,26 +151,23 @@ CREATE_MOVIE = Operation(
     problems=("external-id-taken",),
     status=201,
 )
-_EXAMPLE = make_example(MovieOutput())
+_STORED, _PATCHED, _RESTORED = map(make_movie_example, (1, 2, 3))
+_PUT = make_example(PUTS.schema)
+_REPLACED = {"status": 200, "outcome": "changed", "movie": make_movie_example(2, **_PUT)}
 _CHANGED = {"id": 7, "etag": ENTITY_TAG % (7, 1)}
 _CHANGE_PROBLEMS = ("not-found", "precondition-failed", "precondition-required")
-_RESULTS = [
-    {"status": 200, "outcome": "changed", "movie": _EXAMPLE},
-    {"status": 422, "problem": make_document(Invalid.problem, Invalid.detail)},
-]
-EACH = _batch_response("The results.", "Preference-Applied", "Retry-After", results=_RESULTS)
 CREATE_MOVIES = Operation(
     "create_movies",
     "Add several movies",
     f"Stores up to {MAX_MOVIES} movies: all or, with an error, none. With `Prefer:"
     " handling=lenient`, the response is a 207 with the movie or the problem of each, in the order"
     " of the request.",
-    _batch_response("The new movies.", "Idempotency-Replayed", movies=[_EXAMPLE]),
+    _batch_response("The new movies.", "Idempotency-Replayed", movies=[_STORED]),
     (IDEMPOTENCY_KEY, PREFER),
-    body=_describe_batch("MovieBatch", CREATES, NEW_MOVIE, NEW_MOVIE),
+    body=_describe_batch("MovieBatch", CREATES, NEW_MOVIE),
     problems=("external-id-taken",),
     status=201,
-    multi_status=EACH,
+    multi_status=_lenient_response(status=201, outcome="created", movie=_STORED),
 )
 PUT_MOVIES = Operation(
     "put_movies",
@@ -171,11 +176,11 @@ PUT_MOVIES = Operation(
     " (status 201 in `results`), replaces those that differ (200), and leaves the others as they"
     " are (200). With an `etag`, it only replaces the movie that has that one. All or, with an"
     " error, none; `Prefer: handling=lenient` as for POST. It can be repeated without a key.",
-    _batch_response("The results.", results=_RESULTS[:1]),
+    _batch_response("The results.", results=[_REPLACED]),
     (PREFER,),
-    body=_describe_batch("IdentifiedMovieBatch", PUTS, make_example(PUTS.schema)),
+    body=_describe_batch("IdentifiedMovieBatch", PUTS, _PUT | {"etag": ENTITY_TAG % (7, 1)}),
     problems=("precondition-failed",),
-    multi_status=EACH,
+    multi_status=_lenient_response(**_REPLACED),
 )
 UPDATE_MOVIES = Operation(
     "update_movies",
@@ -183,22 +188,22 @@ UPDATE_MOVIES = Operation(
     f"Changes up to {MAX_MOVIES} movies, of each only the fields that are sent. With its `etag`, a"
     " movie is changed only if it has that one. All or, with an error, none; `Prefer:"
     " handling=lenient` as for POST.",
-    _batch_response("The changed movies.", movies=[_EXAMPLE]),
+    _batch_response("The changed movies.", movies=[_PATCHED]),
     (PREFER,),
-    body=_describe_batch("MovieChangeBatch", CHANGES, _CHANGED | {"genres": ["drama"]}),
+    body=_describe_batch("MovieChangeBatch", CHANGES, _CHANGED | {"year": 1942}),
     problems=(*_CHANGE_PROBLEMS, "external-id-taken"),
-    multi_status=EACH,
+    multi_status=_lenient_response(status=200, outcome="changed", movie=_PATCHED),
 )
 DELETE_MOVIES = Operation(
     "delete_movies",
     "Delete several movies",
     f"Deletes up to {MAX_MOVIES} movies and returns them. With its `etag`, a movie is deleted only"
     " if it has that one. All or, with an error, none; `Prefer: handling=lenient` as for POST.",
-    _batch_response("The deleted movies.", movies=[_EXAMPLE]),
+    _batch_response("The deleted movies.", movies=[_STORED]),
     (PREFER,),
     body=_describe_batch("MovieDeletionBatch", DELETIONS, _CHANGED),
     problems=_CHANGE_PROBLEMS,
-    multi_status=EACH,
+    multi_status=_lenient_response("/delete", status=200, outcome="deleted", movie=_STORED),
 )
 RESTORE_MOVIES = Operation(
     "restore_movies",
@@ -206,11 +211,11 @@ RESTORE_MOVIES = Operation(
     f"Restores up to {MAX_MOVIES} movies, as one is restored. With its `etag`, a movie is restored"
     " only if it is there and has that one. All or, with an error, none; `Prefer: handling=lenient`"
     " as for POST.",
-    _batch_response("The movies.", movies=[_EXAMPLE]),
+    _batch_response("The movies.", movies=[_RESTORED]),
     (PREFER,),
-    body=_describe_batch("MovieRestoreBatch", RESTORES, _CHANGED | {"version": 1}),
+    body=_describe_batch("MovieRestoreBatch", RESTORES, {"id": 7, "version": 1}),
     problems=(*_CHANGE_PROBLEMS, "not-deleted", "external-id-taken", "not-kept"),
-    multi_status=EACH,
+    multi_status=_lenient_response("/restore", status=200, outcome="changed", movie=_RESTORED),
 )
 RESTORE_MOVIE = Operation(
     "restore_movie",
@@ -259,10 +264,6 @@ DELETE_MOVIE = Operation(
     (ID_PARAMETER, *PRECONDITIONS),
     problems=("validation-failed",),
 )
-
-MOVIES_PATH = "/v1/movies"
-BATCH_PATH = f"{MOVIES_PATH}/batch"
-MOVIE_PATH = f"{MOVIES_PATH}/{ID_IN_PATH}"
 
 
 def make_routes(movies: Movies, lists: Lists, batches: Batches, restores: Restores) -> list[Route]:

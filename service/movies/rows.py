@@ -10,15 +10,13 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import BinaryIO, NamedTuple
 
-from marshmallow.validate import Range
-
 from service.database import MAX_INTEGER
 from service.errors import CatalogueError, OperatorError
 from service.movies.movie import READ_ONLY
 from service.movies.rules import MOVIE, MovieInput
 from service.text_files import START_BYTES, require_utf8
 from service.web.bodies import MAX_BODY_BYTES
-from service.web.fields import MAX_NUMBER, JSONField, Values, load_fields
+from service.web.fields import MAX_NUMBER, JSONField, Values, load_fields, whole_number
 
 TOO_LONG = f"the row must be at most {MAX_BODY_BYTES} bytes"
 
@@ -103,8 +101,7 @@ class ExportedMovie(MovieInput):
 
     read_only = ()
     # Higher ids are left for new movies.
-    id = JSONField(int, "an integer", Range(1, MAX_NUMBER, error="must be {min} to {max}"))
-    version = JSONField(int, "an integer", Range(1, MAX_INTEGER, error="must be {min} to {max}"))
+    id, version = whole_number(MAX_NUMBER), whole_number(MAX_INTEGER)
     created_at = updated_at = JSONField(
         str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_timestamp
     )

@@ -10,7 +10,7 @@ from marshmallow import ValidationError
 
 from service.database import MAX_INTEGER
 from service.movies.movie import ENTITY_TAG, READ_ONLY
-from service.web.describe import BIGINT, field, make_schema, time_field
+from service.web.describe import BIGINT, field, make_example, make_schema, time_field
 from service.web.fields import (
     BLANK,
     BLANKS,
@@ -154,7 +154,6 @@ class MovieInput(JSONObject):
         items={"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": TEXT},
         minItems=1,
         maxItems=MAX_GENRES,
-        uniqueItems=True,
         description=f"1 to {MAX_GENRES} strings of 1 to {MAX_GENRE_BYTES} bytes of UTF-8, none"
         " blank, which differ not only in case, blanks or Unicode form",
         examples=[["drama", "romance", "war"]],
@@ -181,3 +180,10 @@ MovieOutput = make_schema(  # as responses have it
     updated_at=time_field("read-only; the time of the last change"),
     etag=field("read-only; what `If-Match` takes", ENTITY_TAG % (7, 1)),
 )
+
+
+def make_movie_example(version: int = 1, **changes: Any) -> dict[str, Any]:
+    """Return the example of a movie in responses, in this version."""
+    values = {"version": version, "created_at": f"2026-01-0{6 - version}T09:00:00.000000Z"}
+    values |= {"external_id": None, "etag": ENTITY_TAG % (7, version)}
+    return make_example(MovieOutput()) | values | changes

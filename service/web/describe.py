@@ -74,7 +74,7 @@ def describe_page(title: str, **more: Field[Any]) -> type[Schema]:
     return make_schema(
         title,
         ("current_page", "last_page", *more),
-        page_size=field("the largest number of items on a page", 20, minimum=1),
+        page_size=field("the largest number of items on a page", 20, minimum=0),
         total_records=field("the number of items that match", 1, minimum=0),
         total_is_estimate=field(f"true if more than {EXACT_TOTAL:,}", example=False),
         next_cursor=cursor_field("next"),

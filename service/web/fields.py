@@ -100,6 +100,16 @@ class JSONField(Field[Any]):
         return loaded
 
 
+def whole_number(maximum: int, **shape: Any) -> JSONField:
+    """Make a field that is an integer from 1 to `maximum`."""
+
+    def check(number: int) -> None:  # a larger one is too big already
+        if number < 1:
+            raise ValidationError(f"must be 1 to {maximum}")
+
+    return JSONField(int, "an integer", check, minimum=1, maximum=maximum, **shape)
+
+
 def find_text_errors(text: str, max_bytes: int) -> list[str]:
     """Find blank text and characters that PostgreSQL cannot store; only measure a longer text."""
     errors = []

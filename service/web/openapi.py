@@ -164,12 +164,12 @@ def _describe_route(spec: APISpec, route: Route, operation: Operation, anonymous
         "description": operation.description,
         "parameters": [*operation.parameters, *shared, "X-Request-Id"],
         "security": security,
-        "responses": {**responses, **_add_problems(spec, problems + COMMON_PROBLEMS)},
+        "responses": {**responses, **_add_problems(spec, problems + COMMON_PROBLEMS, route.path)},
         **({"requestBody": operation.body} if operation.body else {}),
     }
 
 
-def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
+def _add_problems(spec: APISpec, slugs: Iterable[str], path: str) -> dict[int, str]:
     """Return the component of each status, and add it if it is new; its name has the slugs."""
     known = find_problems()
     kinds = [known[slug] for slug in sorted(set(slugs))]
@@ -181,7 +181,7 @@ def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
             examples = {
                 each.problem.slug: {
                     "summary": each.problem.title,
-                    "value": make_document(each.problem, each.detail),
+                    "value": make_document(each.problem, each.detail, re.sub("{.*}", "7", path)),
                 }
                 for each in same
             }

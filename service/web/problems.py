@@ -72,11 +72,11 @@ def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
 def make_document(
     problem: Problem,
     detail: str,
-    instance: str = "/v1/movies/7",
+    instance: str,
     request_id: str = "5a1d8b0a7c9e4f21-5",
     failures: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """Return the body of an error response; by default, an example of one."""
+    """Return the body of an error response, or an example of one."""
     return {
         "type": f"{REFERENCE}#{problem.slug}",
         "title": problem.title,

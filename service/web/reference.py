@@ -56,8 +56,8 @@ PAGE_HEADERS = {
     )
 }
 INDEX = {"api": "/v1/movies", "reference": "/v1/docs", "openapi": "/v1/openapi.json"}
-Index = make_schema(
-    "Index",
+ApiIndex = make_schema(  # generators need the name `Index` for themselves
+    "ApiIndex",
     api=field("the path of the movies", INDEX["api"]),
     reference=field("the path of the reference page", INDEX["reference"]),
     openapi=field("the path of the OpenAPI document", INDEX["openapi"]),
@@ -70,7 +70,7 @@ SHOW_INDEX = Operation(
     "show_index",
     "Find the API and its reference",
     "The paths of the movies, the reference page and the OpenAPI document.",
-    describe_json("The paths.", Index),
+    describe_json("The paths.", ApiIndex),
     tag="Reference",
 )
 SHOW_DOCUMENT = Operation(

@@ -77,7 +77,13 @@ async def test_the_page_renders_every_operation_without_complaint(
             "[...document.querySelectorAll('main *:not(pre *)')]"
             ".filter((each) => each.getBoundingClientRect().right > innerWidth).length"
         )
+        gap = await page.evaluate(
+            "Math.max(...[...document.querySelectorAll('article')].map((each) =>"
+            " each.querySelector('.description').getBoundingClientRect().top"
+            " - each.querySelector('.route').getBoundingClientRect().bottom))"
+        )
         assert (forms, cut_off) == (expected, 0)
+        assert gap < 20  # however long the panel beside the two is
     assert page.complaints == []
 
 
@@ -205,6 +211,7 @@ async def test_the_search_finds_operations(page: Page, client: Client) -> None:
     await press(page, "Enter", 13, text="\r")
 
     assert found[0] == "#update_movie"
+    assert "PATCH /v1/movies/{id} " in await read(page, "#results a", "textContent")
     assert count == f"{len(found)} found"
     await page.until("location.hash === '#update_movie'")
 
@@ -252,6 +259,11 @@ async def test_a_form_shows_the_example_and_how_to_fill_it(page: Page, client: C
     assert "EXAMPLE OF 207" in batch
     assert "results[].status" in await read(page, "#create_movies .more", "textContent")
     assert await read(page, "#list_movies-parameter-year", "placeholder") == "1990..1999"
+    bodies = ("#create_movie", "#restore_movie")
+    labels = [await read(page, f"{each} label[for$=-body]", "textContent") for each in bodies]
+    assert labels == ["Body required", "Body"]
+    assert "required" not in await read(page, "#create_movie .control:has([name=Content-Type])")
+    assert await read(page, "#create_movie [name=Content-Type]", "value") == "application/json"
 
 
 async def test_a_form_gets_a_stream(page: Page, client: Client) -> None:

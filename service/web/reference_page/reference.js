@@ -86,8 +86,8 @@ function describeType(schema) {
 // The description has the limits of the value; patterns are for programs.
 function renderField(name, schema, required) {
   return make("div.field", {},
-    make("dt", {}, make("code", {}, name), make("span.type", {}, describeType(schema)), required && make("span.required", {}, "required")),
-    make("dd", {}, renderCode(schema.description ?? ""), schema.enum && `: ${schema.enum.join(", ")}`));
+    make("dt", {}, make("code", {}, name), " ", make("span.type", {}, describeType(schema)), required && make("span.required", {}, " required")), " ",
+    make("dd", {}, renderCode(schema.description ?? ""), schema.enum && `: ${schema.enum.join(", ")}`), " ");
 }
 
 // The fields of an object; nested fields are shown by their path.
@@ -114,9 +114,9 @@ function renderResponse(status, response) {
   const links = problems.flatMap(([slug, example], index) =>
     [index && ", ", make("a", { href: `#${slug}` }, resolve(example).summary)]);
   const headers = keys(response.headers).filter((name) => !["Cache-Control", "X-Request-Id"].includes(name));
-  return make("li", {}, makeStatusBadge(status),
+  return make("li", {}, makeStatusBadge(status), " ",
     make("span", {}, links.length ? links : renderCode(response.description),
-      make("span.with", {}, headers.length > 0 && ` with ${headers.join(", ")}`)));
+      make("span.with", {}, headers.length > 0 && ` with ${headers.join(", ")}`)), " ");
 }
 
 // The token as a row of the form; its field is above all forms.
@@ -143,7 +143,7 @@ function makeParameter(operation, parameter) {
   const shared = { id, name, "data-in": parameter.in, "data-operation": operation, required, "aria-describedby": `${id}-note` };
   const example = schema.examples?.[0];
   const input = schema.enum
-    ? make("select", shared, (required ? schema.enum : ["", ...schema.enum]).map((each) => make("option", {}, each)))
+    ? make("select", shared, (required || schema.enum.includes("") ? schema.enum : ["", ...schema.enum]).map((each) => make("option", {}, each)))
     : make("input", { ...shared, value: required && example, placeholder: example && String(example), autocomplete: "off" });
   return make("div.control", {},
     make("label", { for: id }, make("code", {}, name), make("span.type", {}, ` ${describeType(schema)}, ${parameter.in}`),
@@ -248,10 +248,10 @@ function setValue(input, value) {
   input.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
-function makeBodyControls(name, content) {
+function makeBodyControls(name, { content, required }) {
   const { schema, example } = values(content)[0];
   const text = JSON.stringify(example, null, 2);
-  return [make("div.control", {}, make("label", { for: `${name}-body` }, "Body"),
+  return [make("div.control", {}, make("label", { for: `${name}-body` }, "Body", required && make("span.required", {}, " required")),
     make("textarea", { id: `${name}-body`, name: "body", rows: text.split("\n").length, spellcheck: "false" }, text)),
   make("dl.fields", {}, renderFields(resolve(schema)))];
 }
@@ -265,7 +265,7 @@ function renderOperation(operation) {
   article.ariaLabel = summary;
   find(".title").append(summary);
   find(".anchor").href = `#${name}`;
-  find(".route").append(makeMethodBadge(method), make("code", {}, path));
+  find(".route").append(makeMethodBadge(method), " ", make("code", {}, path));
   const [first, ...rest] = renderParagraphs(description);
   find(".description").append(first);
   find(".more").prepend(...rest);
@@ -284,7 +284,7 @@ function renderOperation(operation) {
   find(".copy").hidden = !navigator.clipboard;
   find(".copy").onclick = () => navigator.clipboard.writeText(sample.textContent);
   find(".send").append(` ${method.toUpperCase()}`);
-  form.append(...[requestBody && makeBodyControls(name, requestBody.content), scope && make("dl.fields", {}, describeToken(operation)),
+  form.append(...[requestBody && makeBodyControls(name, requestBody), scope && make("dl.fields", {}, describeToken(operation)),
     parameters.map((parameter) => makeParameter(name, parameter))].flat().filter(Boolean));
   form.ariaLabel = `Try ${method} ${path}`;
   form.oninput = refresh;
@@ -310,10 +310,10 @@ function renderOperation(operation) {
 function describeOperation(path, method, operation) {
   const { requestBody, responses, security: [way, alternative] } = operation;
   const parameters = operation.parameters.map(resolve);
-  const choose = (name, content, required) => parameters.push({ name, in: "header", required, schema: { type: "string", enum: keys(content) } });
+  const choose = (name, ...options) => parameters.push({ name, in: "header", schema: { type: "string", enum: options } });
   const streams = responses[200]?.["x-streams"];
-  if (streams) choose("Accept", Object.fromEntries(["application/json", ...streams].map((type) => [type, {}])));
-  if (requestBody) choose("Content-Type", requestBody.content, true);
+  if (streams) choose("Accept", "", "application/json", ...streams);
+  if (requestBody) choose("Content-Type", ...keys(requestBody.content), "");
   return { ...operation, path, method, parameters, scope: way?.token[0], needsToken: way && !alternative };
 }
 
