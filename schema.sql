@@ -1211,6 +1211,8 @@ COMMENT ON FUNCTION public.quote_lexeme(text) IS 'A word as a tsquery has it.';
 
 CREATE FUNCTION public.restore_movies(restores jsonb, all_or_none boolean DEFAULT false) RETURNS TABLE(number bigint, outcome text, owner bigint, movie public.movies)
     LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET jit TO 'off'
     AS $_$
 #variable_conflict use_variable -- a DBA may add a column of such a name
 declare
@@ -1419,6 +1421,8 @@ COMMENT ON FUNCTION public.switch_movie_feed(switch_on boolean) IS 'Switches the
 
 CREATE FUNCTION public.undo_changes(by_transaction xid8 DEFAULT NULL::xid8, by_client text DEFAULT NULL::text, since timestamp with time zone DEFAULT '-infinity'::timestamp with time zone, until timestamp with time zone DEFAULT 'infinity'::timestamp with time zone) RETURNS TABLE(movie_id bigint, outcome text)
     LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET jit TO 'off'
     AS $$
 #variable_conflict use_variable
 declare

@@ -193,7 +193,7 @@ export class Catalogue {
     for await (const row of rows) {
       const name = row.external_id ?? "";
       if (wanted.has(name) || !name.startsWith(prefix)) {
-        throw new RangeError(`expected another external_id with ${prefix}, found ${name}`);
+        throw new RangeError(`expected external ids with ${prefix}, once each; found ${name}`);
       }
       wanted.set(name, JSON.parse(JSON.stringify(row))); // the caller may change the row
     }

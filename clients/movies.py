@@ -128,7 +128,7 @@ def read_stream(response: requests.Response) -> Iterator[Any]:
     for line in response.iter_lines():
         number += 1
         yield json.loads(line)
-    if number != int(response.headers["Total-Records"]):
+    if number != int(response.headers.get("Total-Records", -1)):
         raise requests.ConnectionError(f"the list broke off after {number} movies")
 
 
@@ -155,6 +155,10 @@ class Catalogue:
             pause, after = next(pauses, None), ""
             try:
                 response = self.session.request(method, self.api + path, **options)
+                is_empty = not options.get("stream") and not response.content
+                is_list = "ndjson" in response.headers.get("Content-Type", "")  # may have no movies
+                if is_empty and not is_list and method != "HEAD":
+                    raise requests.ConnectionError("the response broke off within its head")
                 is_gone = was_lost and method == "DELETE" and response.status_code == 404
                 if is_gone or (response.ok and not response.is_redirect):
                     return response
@@ -257,7 +261,7 @@ class Catalogue:
         for row in rows:
             name = row.get("external_id") or ""
             if name in wanted or not name.startswith(prefix):
-                raise ValueError(f"expected another external_id with {prefix}, found {name}")
+                raise ValueError(f"expected external ids with {prefix}, once each; found {name!r}")
             wanted[name] = json.loads(json.dumps(row))  # the caller may change the row
         rest = {n: row for n, row in wanted.items() if overwrite or sent.get(n, [0])[1:] != [row]}
         mine = {n for n in sent if n.startswith(prefix) and sent[n][1:] != [None]}

@@ -242,6 +242,7 @@ class Between:
         self.moved_to = ""  # all requests are redirected to this URL
         self.authorizations: list[str | None] = []  # of all requests
         self.lose_answer = ""  # half of it, of the first request of this method
+        self.cuts_head = False  # of that answer, before any header
         self.overtake = ""  # another client comes before the first request of this method
         self.seen: list[tuple[str, int]] = []  # method and status
         self._forwarded: set[str] = set()  # methods
@@ -276,6 +277,25 @@ class Between:
         await self._runner.setup()
         yield await self.listen()
         await self._runner.cleanup()
+
+    async def break_off(
+        self, request: web.Request, status: int, headers: Any, body: bytes
+    ) -> web.StreamResponse:
+        """Send a part of the response, and close the connection."""
+        half = web.StreamResponse(status=status, headers=headers)
+        half.content_length = len(body) or 1
+        assert request.transport
+        if self.cuts_head:
+            request.transport.write(b"HTTP/1.1 200 OK\r\nCon")
+            request.transport.close()
+            return half
+        if body:  # otherwise it is of HEAD, and nothing of it arrives
+            await half.prepare(request)
+            await half.write(body[: len(body) // 2])
+        request.transport.abort()
+        if self.away_s:
+            self._restart = asyncio.create_task(self.restart())
+        return half
 
     async def hand_on(self, request: web.Request) -> web.StreamResponse:
         """Forward the request, and return its response."""
@@ -314,16 +334,7 @@ class Between:
             content["results"][0] = {"status": 503, "problem": {"status": 503}}
             return web.json_response(content, status=207, headers={"Retry-After": "1"})
         if first and request.method == self.lose_answer:
-            half = web.StreamResponse(status=answer.status, headers=headers)
-            half.content_length = len(body) or 1
-            if body:  # otherwise it is of HEAD, and nothing of it arrives
-                await half.prepare(request)
-                await half.write(body[: len(body) // 2])
-            assert request.transport
-            request.transport.abort()
-            if self.away_s:
-                self._restart = asyncio.create_task(self.restart())
-            return half
+            return await self.break_off(request, answer.status, headers, body)
         return web.Response(status=answer.status, headers=headers, body=body)
 
 
@@ -438,10 +449,12 @@ async def test_clients_pause_before_they_decide_again(run: Run, between: Between
     assert between.refused_at[-1] - between.refused_at[0] > 0.4
 
 
+@pytest.mark.parametrize("cuts_head", [False, True])
 async def test_clients_repeat_a_change_whose_response_got_lost(
-    run: Run, between: Between, execute: Execute
+    run: Run, between: Between, execute: Execute, *, cuts_head: bool
 ) -> None:
     """The change is made once: the service finds that the repeat changes nothing."""
+    between.cuts_head = cuts_head
     between.lose_answer = "PATCH"
 
     await run(CREATE, CHANGE)
