@@ -1,6 +1,6 @@
 -- replaces: 20260105090000..20261124210001 (release 1.1.0)
 --
--- Suggestions for searches that find nothing (queries/suggestions.sql): the words of titles, and the movies that come
+-- Suggestions for searches that find nothing (queries/listing.sql): the words of titles, and the movies that come
 -- closest to a search. docs/decisions/0017-suggest-searches.md has the reasons and figures.
 
 -- migrate:up

@@ -1,6 +1,6 @@
 -- replaces: 20260105090000..20261124210001 (release 1.1.0)
 --
--- The clients that use the API with a token: service/access/tokens.py has the form of tokens, docs/dbas.md how to add,
+-- The clients that use the API with a token: service/clients/clients.py has the form of tokens, docs/dbas.md how to add,
 -- change and revoke clients in SQL. A token is not stored, only its SHA-256: nobody can guess its 222 random bits, so a
 -- slow hash or a salt would add nothing.
 

@@ -236,7 +236,7 @@ def test_case_is_folded_alike_in_every_locale(empty_database: str) -> None:
 def test_earlier_movies_get_the_words_of_now(empty_database: str, tmp_path: Path) -> None:
     """And keep their version; a blank title of theirs, which nobody can see, is named first."""
     for path in (ROOT / "migrations").iterdir():
-        if path.name < "20261125110000":
+        if path.name < "20261128200100":
             shutil.copy(path, tmp_path)
     migrations.upgrade(empty_database, tmp_path, lambda _: None)
     titles = ["The LEGO™ Movie", "Alien³", "٢٠٠١", "नमस्ते।", "Moana"]
@@ -247,12 +247,9 @@ def test_earlier_movies_get_the_words_of_now(empty_database: str, tmp_path: Path
             " select t, 2000, 1, array[u&'a\\2003', 'A']"
             " from unnest(%s) with ordinality as t (t, n)"
             " order by n",
-            [[*titles, "\u3164"]],
+            [[*titles, "\ufffc"]],
         )
         with pytest.raises(OperatorError, match="invisible characters alone are in the way: 1"):
-            migrate(empty_database)
-        cursor.execute("update movies set title = u&'\\fffc' where id = 6")
-        with pytest.raises(OperatorError, match=r"20261125150000.*are in the way: 1"):
             migrate(empty_database)
         cursor.execute("delete from movies where id = 6")
         migrate(empty_database)

@@ -1,3 +1,5 @@
+-- replaces: 20261125100000..20261128173200 (the last version before 1.2.0)
+--
 -- No two movies have the same external id. A movie without one has no entry in this index.
 
 -- migrate:up transaction:false

@@ -1,3 +1,5 @@
+-- replaces: 20261125100000..20261128173200 (the last version before 1.2.0)
+--
 -- Defines once what a word of a title is. A character is one of these:
 --
 -- - A letter or a digit. The digits of all scripts are 0 to 9.
@@ -21,7 +23,8 @@ begin
   return $1 ~
     E'[^\\u0001-\\u0020\\u007f-\\u00a0\\u00ad\\u034f\\u061c\\u115f-\\u1160\\u1680\\u17b4-\\u17b5\\u180b-\\u180f'
     '\\u2000-\\u200f\\u2028-\\u202f\\u205f-\\u206f\\u2800\\u3000\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0'
-    '\\ufff0-\\ufffb\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff]';
+    '\\ufff0-\\ufffc\\U00013430-\\U00013442\\U00016fe4\\U0001bca0-\\U0001bca3\\U0001d159\\U0001d173-\\U0001d17a'
+    '\\U000e0000-\\U000e0fff]';
 end
 $$;
 
@@ -226,97 +229,50 @@ return ' ' || btrim(
   translate(fold_letters(left($1, 100)), E'\t\n\x0b\x0c\r\u0085\u1680\u2028\u2029\u2800\x1f', repeat(' ', 10))
 );
 
+-- These functions have literals with backslashes. Where standard_conforming_strings is off for a server, a database or a
+-- role, as before PostgreSQL 9.1, they would find and store wrong words. Other functions have no such literals, and no
+-- function depends on other settings: DateStyle, TimeZone, search_path, lc_*, quote_all_identifiers.
+alter function title_entries(text) set standard_conforming_strings = on;
+
+-- A number with a `*`, as somebody types it (rocky 2*), is found in every spelling, too: what it finds without the `*`.
+create or replace function title_query(text) returns tsquery
+  language plpgsql immutable strict parallel safe set standard_conforming_strings = on as $$
+begin
+return (
+  select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
+  from (
+    select array_remove(
+      array[
+        word,
+        lag(rtrim(word, '*')) over neighbours || word,
+        rtrim(word, '*') || lead(word) over neighbours,
+        case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
+      ],
+      null
+    ) || case when count(*) over () > 1 then number_spellings(rtrim(word, '*'), row_number() over neighbours = 1) end
+      as spellings
+    from
+      -- Without the last letters of runs; a `*` in front of a letter is a sign.
+      string_to_table(
+        regexp_replace(
+          regexp_replace(mark_signs(fold_letters($1)), '[^ ]\+', '', 'g'), '\*+(?=[^ *])', '-', 'g'
+        ), ' '
+      ) with ordinality as c (chunk, place),
+      string_to_table(chunk, '-') with ordinality as w (word, part)
+    where rtrim(word, '*') <> ''
+    window neighbours as (order by place, part)
+    order by place, part
+    limit 10
+  ) as words
+  cross join lateral (
+    select string_agg(
+      quote_lexeme(left(rtrim(spelling, '*'), 100)) || case when spelling like '%*' then ':*' else '' end, ' | '
+    ) as forms
+    from unnest(spellings) as spelling
+  ) as joined
+);
+end
+$$;
+
 -- migrate:down
--- Until the end, other sessions would store the words of now.
-lock table movies in share row exclusive mode;
-
-create or replace function fold_letters(text) returns text
-  language plpgsql immutable strict parallel safe as $$
-declare
-  folded text;
-begin
-  -- Not I by `lower`, which makes it a dotless i in a Turkish locale.
-  if octet_length($1) = length($1) then
-    return lower(replace($1, 'I', 'i'));
-  end if;
-  folded := regexp_replace($1, '([\u00bc-\u00be\u2150-\u215e])', ' \1', 'g'); -- 9½ is 9 1/2
-  folded := lower(replace(normalize(folded, nfkd), 'I', 'i'));
-  folded := regexp_replace(
-    folded,
-    '[\u00ad\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640'
-    '\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u1ab0-\u1aff\u1dc0-\u1dff\u200b-\u200f'
-    '\u202a-\u202e\u2060-\u2064\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\ufeff]+',
-    '', 'g'
-  );
-  -- Of Arabic: alif wasla, ta marbuta, alif maqsura and Persian yeh, Persian kaf.
-  folded := translate(
-    folded,
-    E'łŁøØđĐðÐħĦıςþÞæÆœŒẞ\u0671\u0629\u0649\u06cc\u06a9',
-    E'llooddddhhiσþþææœœß\u0627\u0647\u064a\u064a\u0643'
-  );
-  folded := replace(replace(replace(replace(folded, 'þ', 'th'), 'æ', 'ae'), 'œ', 'oe'), 'ß', 'ss');
-  return case when btrim(folded) = '' then $1 else folded end; -- a title of marks alone
-end
-$$;
-
-comment on function fold_letters(text) is
-  'The text in small letters without accents and other marks. Only `lower` depends on the locale: in the locale C of'
-  ' libc, it knows a to z alone.';
-
-create or replace function mark_signs(text) returns text
-  language plpgsql immutable strict parallel safe as $$
-declare
-  -- Letters of scripts without blanks.
-  run constant text := '\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff'
-    '\u3400-\u9fff\U00020000-\U0003ffff';
-  marked text;
-begin
-  if octet_length($1) = length($1) then
-    marked := regexp_replace($1, '[\u0001-\u001f!-)+-/:-@\[-`{-\u007f]', '-', 'g');
-  else
-    marked := regexp_replace(
-      $1,
-      '[\u0001-\u001f!-)+-/:-@\[-`{-\u00bf\u00d7\u00f7\u02b9-\u02df\u05be\u05c0\u05c3\u05f3\u05f4\u060c\u061b\u061f'
-      '\u066a-\u066d\u06d4\u1680\u2000-\u206f\u20a0-\u20cf\u2190-\u2bff\u2e00-\u2e7f\u3000-\u3004\u3008-\u3020\u3030'
-      '\u30fb\ufe10-\ufe6f]',
-      '-', 'g'
-    );
-    if marked ~ ('[' || run || ']') then
-      marked := (
-        select string_agg(
-          part[1] || case length(part[2])
-            when 0 then ''
-            when 1 then ' ' || part[2] || '* '
-            else ' ' || (
-              select string_agg(substr(part[2], n, 2), ' ' order by n) from generate_series(1, length(part[2]) - 1) as n
-            ) || ' ' || right(part[2], 1) || '+ '
-          end,
-          '' order by place
-        )
-        from regexp_matches(marked, '([^' || run || ']*)([' || run || ']*)', 'g') with ordinality as m (part, place)
-      );
-    end if;
-  end if;
-  if translate(marked, ' *-', '') = '' then
-    -- There are only signs: they are the word. `*`, `+` and `-` have a meaning here, so their full-width forms stand
-    -- for them: fold_letters has replaced all other full-width signs.
-    return translate($1, E'*+- \t\n\r', '＊＋－');
-  end if;
-  return marked;
-end
-$$;
-
-create or replace function genre_entry(text) returns text
-  language sql immutable strict parallel safe
-return ' ' || fold_letters(btrim(left($1, 100), E' \t\n\r\u00a0\u3000'));
-
--- The words that were found before.
-update movies set title = title where search is distinct from movie_search(title, genres);
-
-alter table movies
-  drop constraint movies_title_not_blank,
-  drop constraint movies_genres_not_empty,
-  add constraint movies_title_not_blank check (title ~ E'\\S'),
-  add constraint movies_genres_not_empty check ('' <> all (genres));
-
-drop function is_visible(text);
+do $$ begin raise exception 'cannot be reverted: the release before runs on this schema'; end $$;

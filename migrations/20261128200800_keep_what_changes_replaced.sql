@@ -1,23 +1,28 @@
+-- replaces: 20261125100000..20261128173200 (the last version before 1.2.0)
+--
 -- Each change keeps what it replaced, and whose it was, so that it can be seen, explained and undone.
 --
 -- A statement of the service runs for several clients. It names them in catalogue.clients, for its transaction: a JSON
 -- object with the client of each movie that it writes, null for one without a token. The triggers run at the end of the
 -- statement and read it. Where it is not set, the change was made in SQL, or by the release before, and has the login.
 -- A column of movies may have the name of a variable there.
+--
+-- What a trigger of a DBA changes within a statement on movies is recorded before that statement's own changes: it is
+-- recorded again behind them, so that the feed ends with the last change of each movie.
 
 -- migrate:up
 alter table movie_changes
+  add column movie jsonb,
   add column previous jsonb,
   add column client_id bigint,
   add column login text;
 
+comment on column movie_changes.movie is 'Of a deletion: the movie as it was, for restore_movies.';
 comment on column movie_changes.previous is
   'Of an update: the fields that it changed, as they were; {} if nothing that is kept differs, null if that is not known.';
 comment on column movie_changes.client_id is 'Of the client (clients) whose token the request had.';
 comment on column movie_changes.login is 'The login (session_user), if the change was not made by a request to the service.';
 comment on index movie_changes_of_movie is 'The changes of a movie, in their order.';
-
-drop index movie_changes_deleted;
 
 -- The triggers write with the rights of the owner, and pg_temp comes last, as for suggestions.
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
@@ -32,7 +37,7 @@ comment on function only_client(jsonb) is
 -- A movie that the statement does not name, or that is written within it, is one that a trigger of a DBA or a foreign key
 -- writes. Two requests may have caused that: it has a client only if all have the same.
 
-create or replace function movies_record_nested(ids bigint[], versions integer[]) returns void language plpgsql
+create function movies_record_nested(ids bigint[], versions integer[]) returns void language plpgsql
   set search_path from current as $$
 begin
   with later as (
@@ -54,6 +59,9 @@ begin
   end if;
 end
 $$;
+
+comment on function movies_record_nested(bigint[], integer[]) is
+  'For triggers: records what other triggers have changed in these movies within their statement again, behind it.';
 
 create or replace function movies_record_created() returns trigger language plpgsql
   security definer set search_path from current as $$
@@ -164,6 +172,4 @@ end
 $$;
 
 -- migrate:down
-do $$ begin
-  raise exception 'cannot be reverted: changes would lose what they replaced; the release before runs on this schema';
-end $$;
+do $$ begin raise exception 'cannot be reverted: the release before runs on this schema'; end $$;

@@ -1,3 +1,5 @@
+-- replaces: 20261125100000..20261128173200 (the last version before 1.2.0)
+--
 -- Sort rules come from libraries of the operating system (ICU, glibc). If an upgrade changes them, indexes of text are no
 -- longer in order, and lists sorted by title have movies twice or not at all.
 

@@ -1,9 +1,8 @@
+-- replaces: 20261125100000..20261128173200 (the last version before 1.2.0)
+--
 -- Any change can be undone, not only a deletion: a movie gets the fields that it had in a version, or before a change.
--- restore_movies(bigint[], xid8) becomes a part of that; release 1.1.0 never had it.
 
 -- migrate:up
-drop function restore_movies(bigint[], xid8);
-
 create function movie_fields_at(movie bigint, present integer, wanted integer, before bigint default null) returns jsonb
   language plpgsql stable as $$
 declare
@@ -409,6 +408,6 @@ comment on function undo_changes(xid8, text, timestamptz, timestamptz) is
   'Undoes the changes of a transaction, or of a client or login (its name), or those of their changes that were made between two times, of movies that nobody else has changed since. Movies that they created are deleted, those that they deleted come back, and others get the fields that they had before. Returns for each movie what was done, or why it was left. It does not wait for locked rows.';
 
 -- migrate:down
-do $$ begin
-  raise exception 'cannot be reverted: the release before runs on this schema';
-end $$;
+drop function undo_changes(xid8, text, timestamptz, timestamptz);
+drop function restore_movies(jsonb, boolean);
+drop function movie_fields_at(bigint, integer, integer, bigint);

@@ -1,3 +1,5 @@
+-- replaces: 20261125100000..20261128173200 (the last version before 1.2.0)
+--
 -- Whoever may execute a trigger function may make a trigger with it, on a table of his own, also a temporary one. Those
 -- that are `security definer` would then write what he likes into the feed, with the rights of the owner. So only the
 -- owner may execute trigger functions. PostgreSQL checks that when a trigger is made, and not when it runs. Not only

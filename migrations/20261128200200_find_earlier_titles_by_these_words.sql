@@ -1,3 +1,5 @@
+-- replaces: 20261125100000..20261128173200 (the last version before 1.2.0)
+--
 -- Computes the words of earlier rows, 1,000 rows at a time, each time in a transaction of its own: no request waits
 -- for longer than that. It may be stopped and run again. No version is raised, as nothing of a movie changes. Most rows
 -- have the words already: 2 million movies take half a minute. Until then, some searches miss movies with such signs.
@@ -38,14 +40,4 @@ end
 $$;
 
 -- migrate:down
--- The rows have the new words until the migration before this one is reverted.
-alter table movies drop constraint movies_title_not_blank, drop constraint movies_genres_not_empty;
-alter table movies
-  add constraint movies_title_not_blank check (is_visible(title)) not valid,
-  add constraint movies_genres_not_empty check (
-        is_visible(genres[1])
-    and is_visible(genres[2])
-    and is_visible(genres[3])
-    and is_visible(genres[4])
-    and is_visible(genres[5])
-  ) not valid;
+do $$ begin raise exception 'cannot be reverted: the release before runs on this schema'; end $$;
