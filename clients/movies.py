@@ -81,7 +81,10 @@ class Problem(Exception):
 
 
 class Memory(dict[str, Any]):
-    """What `sync` has sent, in an SQLite file, which is whole after a crash."""
+    """What `sync` has sent, in an SQLite file, which is whole after a crash.
+
+    By external id: the movie's tag, the row, and the row that is being sent. One for each catalogue.
+    """
 
     def __init__(self, path: str) -> None:
         self.db = sqlite3.connect(path)
@@ -98,7 +101,11 @@ class Memory(dict[str, Any]):
 
 
 def plan_sync(row: Any, movie: Movie | None, tag: str | None, *sent: Any) -> str:
-    """Return what to do for a row; `sent` may be the movie. None: the source has none; no movie."""
+    """Return what to do for a row, or for None: the source has none.
+
+    The movie is still the program's own if it has this tag, or is as one of the `sent` rows; one
+    that is gone is, if None was sent.
+    """
     if movie is None:
         return "equal" if row is None else "created" if None in sent else "conflict"
     if row and movie == {**movie, **row}:
