@@ -83,7 +83,7 @@ class Problem(Exception):
 class Memory(dict[str, Any]):
     """What `sync` has sent, in an SQLite file, which is whole after a crash.
 
-    By external id: the movie's tag, the row, and the row that is being sent. One for each catalogue.
+    By external id: the tag, the row, and the row that is being sent. One for each catalogue.
     """
 
     def __init__(self, path: str) -> None:
