@@ -1,4 +1,4 @@
-"""Batches: create, put, change or delete several movies in one request, all or each on its own."""
+"""Batches: create, put, change, delete or restore several movies, all or each on its own."""
 
 import asyncio
 import json
