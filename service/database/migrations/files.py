@@ -195,10 +195,12 @@ def add_replacing(migrations: list[Migration], ledger: Ledger) -> Ledger:
     """
     added: dict[str, Applied] = {}
     for migration in migrations:
-        replaced = [version for version in ledger if migration.has_replaced(version)]
-        if not migration.replaces or not replaced or migration.version in ledger:
+        if not migration.replaces or migration.version in ledger:
             continue
-        _, last, release = migration.replaces
+        first, last, release = migration.replaces
+        if first not in ledger:  # those in between are a DBA's own
+            continue
+        replaced = [version for version in ledger if migration.has_replaced(version)]
         if last not in replaced:
             raise OperatorError(
                 f"the database is at migration {replaced[-1]}, which is older than this release can"

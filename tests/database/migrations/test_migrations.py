@@ -664,6 +664,16 @@ def test_a_database_with_a_part_of_what_a_file_replaces_is_refused(project: Proj
     assert read_columns(project) == ["id"]
 
 
+def test_a_file_of_a_dba_between_those_that_were_replaced_is_his_own(project: Project) -> None:
+    """A database that never had the first of these has none of them."""
+    fill(project.folder, {SECOND: CREATE_B})
+    project.up()
+    fill(project.folder, {SECOND: CREATE_B, THIRD: SQUASHED})
+
+    assert project.up() == [f"applied {THIRD}"]
+    assert project.applied() == [V2, V3]
+
+
 # Files and a ledger that do not fit
 
 
