@@ -8,16 +8,8 @@ from marshmallow.validate import Length
 
 from service.database.listing import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
-from service.movies.batches import (
-    CHANGES,
-    CREATES,
-    DELETIONS,
-    MAX_MOVIES,
-    PUTS,
-    RESTORES,
-    Batches,
-    Kind,
-)
+from service.movies.batches import Batches
+from service.movies.entries import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, RESTORES, Kind
 from service.movies.exporting import STREAMS
 from service.movies.handlers import Movies
 from service.movies.lists import LIST_UNITS, Lists

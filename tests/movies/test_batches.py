@@ -24,7 +24,7 @@ from wire import exchange
 from service.database import MAX_BIGINT
 from service.database.store import Store
 from service.errors import KeyInUse, Refusal, Unavailable
-from service.movies import batches
+from service.movies import entries as loading
 from service.movies.movie import FIELDS
 from service.movies.rules import MIN_YEAR, MOVIE
 from service.web.fields import load_fields
@@ -264,8 +264,8 @@ async def test_other_requests_have_their_turn_between_the_movies_of_batches(
             turns.append(turn)
         return load_fields(schema, row, **options)
 
-    monkeypatch.setattr(batches, "load_fields", load)
-    monkeypatch.setattr(batches, "SLICE_S", 0)
+    monkeypatch.setattr(loading, "load_fields", load)
+    monkeypatch.setattr(loading, "SLICE_S", 0)
     counting = asyncio.create_task(count_turns())
     await asyncio.gather(*(send_batch(client, [BAD_YEAR] * 20, **headers) for _ in range(3)))
     counting.cancel()

@@ -10,7 +10,7 @@ from support import Execute, add_movies, add_trigger, get_app, hold, movie_tag, 
 
 from service.app import EXPECTED, POOL
 from service.database import query_files, transactions
-from service.movies.batches import MAX_MOVIES
+from service.movies.entries import MAX_MOVIES
 
 MOVIES, BATCH = "/v1/movies", "/v1/movies/batch"
 LENIENT = {"Prefer": "handling=lenient"}
