@@ -42,7 +42,7 @@ from service.movies.handlers import REPRESENTATION, Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
-from service.movies.restoring import UNRESTORED, Restores
+from service.movies.restoring import RESTORE_ERRORS, Restores
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
 from service.web import reference
@@ -158,7 +158,7 @@ def _make_routes(
     slow = make(limit=LISTS, standbys=replicas)
     streams = Streams(make(limit=STREAMS, standbys=replicas))
     listing = Listing(MOVIES, slow, streams)
-    store = Store(MOVIES, statements, make(standbys=replicas), UNRESTORED)
+    store = Store(MOVIES, statements, make(standbys=replicas), RESTORE_ERRORS)
     creates = IdempotentCreates(store, statements)
     feed = None
     if config.changes.keep_days:

@@ -45,8 +45,8 @@ class Store(Generic[Item]):
     neither for an item that is locked elsewhere nor for a unique value that another request sets:
     only the rows with these are sent again, until `statement_timeout` has passed.
 
-    `reads`: the statements that get items. `unrestored`: the errors of a resource whose items can
-    be restored, by the outcomes of `restore_<table>` that no other query has.
+    `reads`: the statements that get items. `restore_errors`: of a resource whose items can be
+    restored, by the outcomes of `restore_<table>` that no other query has.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Store(Generic[Item]):
         resource: Resource[Item],
         statements: Statements,
         reads: Statements | None = None,
-        unrestored: Mapping[str, type[ItemError]] = NO_ERRORS,
+        restore_errors: Mapping[str, type[ItemError]] = NO_ERRORS,
     ) -> None:
         self._resource = resource
-        self._unrestored = unrestored
+        self._restore_errors = restore_errors
         self._statements = statements
         self._reads = reads or statements
         self._create_keys = itertools.count()
@@ -72,7 +72,7 @@ class Store(Generic[Item]):
         if resource.unique:
             self._parameters[self._put_query] = resource.table
         self._restore_query = f"restore_{resource.table}"
-        if unrestored:
+        if restore_errors:
             self._parameters[self._restore_query] = "restores"
         self._gets = SharedStatements(
             self._get, is_repeatable=True, rows_metric=rows(self._get_query)
@@ -256,8 +256,8 @@ class Store(Generic[Item]):
         if outcome in REFUSALS:
             changed_id = None if query == self._put_query else key
             return self._resource.refuse(transaction, outcome, item_id, changed_id)
-        if outcome in self._unrestored:
-            error = self._unrestored[outcome](self._resource.noun)
+        if outcome in self._restore_errors:
+            error = self._restore_errors[outcome](self._resource.noun)
             error.transaction = transaction
             return error
         if item_id is None:

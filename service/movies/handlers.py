@@ -17,7 +17,7 @@ from service.web.query_strings import reject_query_string
 REPLAYED = {"Idempotency-Replayed": "true"}
 MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}})(?:{FORM}|({FORM_BEFORE}))")
 REPRESENTATION = Representation(
-    MOVIES, path="/v1/movies", fields=MOVIE, to_json=movie_json, tag=MOVIE_TAG
+    MOVIES, path="/v1/movies", fields=MOVIE, to_json=movie_json, tag_pattern=MOVIE_TAG
 )
 
 

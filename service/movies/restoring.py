@@ -51,7 +51,7 @@ class NoUndo(ItemError):
     detail = "deleted movies and earlier versions are not kept, as the feed is off"
 
 
-UNRESTORED: Mapping[str, type[ItemError]] = {
+RESTORE_ERRORS: Mapping[str, type[ItemError]] = {
     "there": NotDeleted,
     "unknown": UnknownVersion,
     "cleared": NotKept,

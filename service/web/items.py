@@ -26,14 +26,14 @@ class Representation(Generic[Item]):
     """How clients see the items of a resource, which have `id`, `version` and `updated_at`.
 
     `path`: of all items. `fields`: that clients send. `to_json`: with the entity tag as `etag`.
-    `tag`: matches an entity tag, with id and version as groups.
+    `tag_pattern`: of entity tags, with id and version as groups; the third one: `parse_preconditions`.
     """
 
     resource: Resource[Item]
     path: str
     fields: JSONObject
     to_json: Callable[[Item], dict[str, object]]
-    tag: re.Pattern[str]
+    tag_pattern: re.Pattern[str]
 
     def make_headers(self, item: Any, content: dict[str, object]) -> dict[str, str]:
         """Return the headers of a response with this item; caches must revalidate it."""
@@ -120,7 +120,7 @@ class Items(Generic[Item]):
         return parse_preconditions(
             request,
             self.kind.resource.noun,
-            self.kind.tag,
+            self.kind.tag_pattern,
             item_id,
             if_match_required=self.require_if_match,
         )

@@ -13,7 +13,6 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from support import Execute, add_client, bearer, get_app
 
 from service.errors import OperatorError
-from service.movies.movie import ENTITY_TAG
 from service.web import reference
 from service.web.problems import REFERENCE, find_problems
 from service.web.reference import DOCS, DOCUMENTS
@@ -340,7 +339,7 @@ async def test_examples_do_not_contradict_themselves(document: dict[str, Any]) -
             for content in resolve(document, described).get("content", {}).values():
                 for each in list_objects([content.get("example"), content.get("examples")]):
                     if "etag" in each:
-                        assert each["etag"] == ENTITY_TAG % (each["id"], each["version"])
+                        assert each["etag"].startswith(f'"{each["id"]}-{each["version"]}')
                         assert each["version"] == each.get("movie", each)["version"]
                         tagged += 1
                     if "problem" in each:
