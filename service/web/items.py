@@ -26,7 +26,7 @@ class Representation(Generic[Item]):
     """How clients see the items of a resource, which have `id`, `version` and `updated_at`.
 
     `path`: of all items. `fields`: that clients send. `to_json`: with the entity tag as `etag`.
-    `tag_pattern`: of entity tags, with id and version as groups; the third one: `parse_preconditions`.
+    `tag_pattern`: of entity tags; `parse_preconditions` explains its groups.
     """
 
     resource: Resource[Item]
