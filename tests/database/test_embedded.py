@@ -200,6 +200,18 @@ def test_an_incomplete_cluster_is_replaced(checkout: Path, folder: Path) -> None
     assert not list(folder.glob("new-*"))
 
 
+def test_a_cluster_without_its_database_is_replaced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a disk that was full at the first start, when it has room again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded, "CREATE_DATABASE", "create database postgres")
+        with pytest.raises(OperatorError), embedded.running(folder, FAST):
+            pass
+
+    assert_starts(folder)
+
+
 def test_missing_binaries_are_reported_with_the_remedy(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
