@@ -58,6 +58,9 @@ where i.id is not null
   or e.id is not null;
 
 -- name: import_movies(movies)
+-- Before version 18, PostgreSQL keeps the memory in which each chunk's rows wait for the triggers until the end of the
+-- import: with a work_mem of 4 MB, 10 million rows would take 4 GB.
+-- set: work_mem = 64kB
 -- set: statement_timeout = 0
 -- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- Rows of an export have their own id, version and times. Other rows get the defaults of the table.
@@ -73,6 +76,7 @@ from jsonb_to_recordset(:movies) as n (
 );
 
 -- name: put_imported_movies(movies)
+-- set: work_mem = 64kB
 -- set: statement_timeout = 0
 -- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
 -- For `import --update`: creates the movies whose external ids are not there, and changes those that differ; the others
