@@ -50,9 +50,11 @@ comment on function movie_fields_at(bigint, integer, integer, bigint) is
   'What the fields of a movie were in the version `wanted`, or just before the change with the id `before`, as far as they differ from those of its version `present`; all of them if it is gone (`present` is null). Only columns that can be set now. It walks back from the present, one change after the other; null: one of them is not kept.';
 
 -- A plan for each call: that of an empty table, as after `truncate`, would read the whole table for each of 40,000 movies.
+-- Little work_mem: before version 18, PostgreSQL keeps the memory in which each part's rows wait for the triggers until the
+-- end of `undo_changes`.
 create function restore_movies(restores jsonb, all_or_none boolean default false)
   returns table (number bigint, outcome text, owner bigint, movie movies)
-  language plpgsql set plan_cache_mode = force_custom_plan set jit = off as $$
+  language plpgsql set plan_cache_mode = force_custom_plan set jit = off set work_mem = '64kB' as $$
 #variable_conflict use_variable -- a DBA may add a column of such a name
 declare
   -- Not for psql: many movies would need more locks than the server has.
@@ -232,11 +234,12 @@ create function undo_changes(
   by_transaction xid8 default null, by_client text default null,
   since timestamptz default '-infinity', until timestamptz default 'infinity'
 ) returns table (movie_id bigint, outcome text)
-  language plpgsql set plan_cache_mode = force_custom_plan set jit = off as $$
+  language plpgsql set plan_cache_mode = force_custom_plan set jit = off set work_mem = '64kB' as $$
 #variable_conflict use_variable
 declare
   own_client bigint;
   ids bigint[];
+  chunk bigint[];
   held jsonb;
   plan jsonb;
   parts jsonb[];
@@ -249,115 +252,116 @@ begin
   elsif by_client is not null then
     own_client := (select c.id from clients as c where c.name = by_client);
   end if;
-  select array_agg(distinct c.movie_id) into ids
-  from movie_changes as c
-  where (by_transaction is null or c.transaction = by_transaction)
-    and (by_client is null or c.client_id = own_client or c.login = by_client)
-    and c.changed_at between since and until;
-  if ids is null then
-    raise notice 'nothing is undone: no such change is kept';
-    return;
-  end if;
-  select coalesce(jsonb_object_agg(f.id, null), '{}') into held
-  from (select m.id from movies as m where m.id = any (ids) for update skip locked) as f;
-  -- The next statement has a snapshot of its own, so it sees all changes of the rows that are locked by now.
-  with own as materialized (
-    select c.movie_id, c.id, c.kind, c.version
+  -- What refers to a movie, and external ids of movies that were created, must be gone before others come back.
+  select array_agg(f.movie_id order by f.kind <> 'created', f.movie_id) into ids
+  from (
+    select distinct on (c.movie_id) c.movie_id, c.kind
     from movie_changes as c
     where (by_transaction is null or c.transaction = by_transaction)
       and (by_client is null or c.client_id = own_client or c.login = by_client)
       and c.changed_at between since and until
-  ),
-  ends as materialized (
-    select
-      o.movie_id, min(o.id) as first, count(*) as changes, (array_agg(o.kind order by o.id))[1] as kind,
-      (array_agg(o.kind order by o.id desc))[1] as last_kind, (array_agg(o.version order by o.id desc))[1] as last_version
-    from own as o
-    join unnest(ids) as i (id) on i.id = o.movie_id
-    group by o.movie_id
-  )
-  select jsonb_agg(to_jsonb(p.*)) into plan
-  from (
-    select
-      e.movie_id as id, e.first as before, array_remove(array[m.version], null) as versions,
-      case
-        when m.id is not null and not held ? m.id::text then 'left: another session has locked it'
-        when e.changes < (select count(*) from movie_changes as c where c.movie_id = e.movie_id and c.id >= e.first)
-          or (m.id is null) <> (e.last_kind = 'deleted') or m.version <> e.last_version
-        then 'left: it was changed again'
-        when e.kind = 'created' and m.id is null then 'equal'
-        when e.kind = 'created' then 'delete'
-        else 'restore'
-      end as step
-    from ends as e
-    left join movies as m on m.id = e.movie_id
-  ) as p;
-  return query
-  select p.id, p.step from jsonb_to_recordset(plan) as p (id bigint, step text) where p.step not in ('delete', 'restore');
-
-  -- What refers to a movie, and external ids of movies that were created, must be gone before others come back.
-  parts := array(
-    select jsonb_agg(to_jsonb(p.*))
+    order by c.movie_id, c.id
+  ) as f;
+  if ids is null then
+    raise notice 'nothing is undone: no such change is kept';
+    return;
+  end if;
+  -- In parts, so that millions of movies need little memory.
+  for start in 1 .. cardinality(ids) by 1000 loop
+    chunk := ids[start : start + 999];
+    select coalesce(jsonb_object_agg(f.id, null), '{}') into held
+    from (select m.id from movies as m where m.id = any (chunk) for update skip locked) as f;
+    -- The next statement has a snapshot of its own, so it sees all changes of the rows that are locked by now.
+    with ends as materialized (
+      select
+        c.movie_id, min(c.id) as first, count(*) as changes, (array_agg(c.kind order by c.id))[1] as kind,
+        (array_agg(c.kind order by c.id desc))[1] as last_kind, (array_agg(c.version order by c.id desc))[1] as last_version
+      from movie_changes as c
+      where c.movie_id = any (chunk)
+        and (by_transaction is null or c.transaction = by_transaction)
+        and (by_client is null or c.client_id = own_client or c.login = by_client)
+        and c.changed_at between since and until
+      group by c.movie_id
+    )
+    select coalesce(jsonb_agg(to_jsonb(p.*)), '[]') into plan
     from (
-      select p.*, (row_number() over (partition by p.step order by p.id) - 1) / 1000 as part
+      select
+        e.movie_id as id, e.first as before, array_remove(array[m.version], null) as versions,
+        case
+          when m.id is not null and not held ? m.id::text then 'left: another session has locked it'
+          when e.changes < (select count(*) from movie_changes as c where c.movie_id = e.movie_id and c.id >= e.first)
+            or (m.id is null) <> (e.last_kind = 'deleted') or m.version <> e.last_version
+          then 'left: it was changed again'
+          when e.kind = 'created' and m.id is null then 'equal'
+          when e.kind = 'created' then 'delete'
+          else 'restore'
+        end as step
+      from ends as e
+      left join movies as m on m.id = e.movie_id
+    ) as p;
+    return query
+    select p.id, p.step from jsonb_to_recordset(plan) as p (id bigint, step text) where p.step not in ('delete', 'restore');
+
+    parts := array(
+      select jsonb_agg(to_jsonb(p.*))
       from jsonb_to_recordset(plan) as p (id bigint, before bigint, versions integer[], step text)
       where p.step in ('delete', 'restore')
-    ) as p
-    group by p.step, p.part
-    order by p.step, p.part
-  );
-  while cardinality(parts) > 0 loop
-    part := parts[1];
-    parts := parts[2:];
-    begin
-      if part -> 0 ->> 'step' = 'delete' then
-        with gone as (
-          delete from movies as m
-          using jsonb_to_recordset(part) as p (id bigint)
-          where m.id = p.id
-          returning m.id
-        )
-        select jsonb_agg(jsonb_build_object('id', p.id, 'outcome', 'deleted', 'is_written', g.id is not null)) into done
-        from jsonb_to_recordset(part) as p (id bigint)
-        left join gone as g on g.id = p.id;
-      else
-        select jsonb_agg(jsonb_build_object(
-          'id', r.number, 'outcome', r.outcome, 'is_written', (r.movie).id is not null
-        )) into done
-        from restore_movies(part) as r;
-      end if;
-      taken := taken || (
-        select coalesce(jsonb_agg(p.entry - 'versions'), '[]')
-        from jsonb_array_elements(part) as p (entry)
-        join jsonb_to_recordset(done) as r (id bigint, outcome text) on r.id = (p.entry ->> 'id')::bigint
-        where r.outcome = 'taken'
-      );
-      return query
-      select
-        r.id,
-        case
-          when r.is_written then r.outcome
-          when r.outcome = 'cleared' then 'left: a change is not kept any more'
-          when r.outcome = 'locked' then 'left: another session has locked it'
-          when r.outcome in ('changed', 'deleted', 'restored') then 'left: a trigger has prevented it'
-          else 'left: it was changed again'
-        end
-      from jsonb_to_recordset(done) as r (id bigint, outcome text, is_written boolean)
-      where r.outcome <> 'taken';
-    exception
-      when data_exception or integrity_constraint_violation or program_limit_exceeded or plpgsql_error
-        or lock_not_available or serialization_failure
-      then
-        if jsonb_array_length(part) = 1 then
-          return query select (part -> 0 ->> 'id')::bigint, 'left: ' || sqlerrm;
-        else -- halve the movies until those that are refused are alone
-          parts := array(
-            select jsonb_agg(e.entry)
-            from jsonb_array_elements(part) with ordinality as e (entry, place)
-            group by e.place <= jsonb_array_length(part) / 2
-          ) || parts;
+      group by p.step
+      order by p.step
+    );
+    while cardinality(parts) > 0 loop
+      part := parts[1];
+      parts := parts[2:];
+      begin
+        if part -> 0 ->> 'step' = 'delete' then
+          with gone as (
+            delete from movies as m
+            using jsonb_to_recordset(part) as p (id bigint)
+            where m.id = p.id
+            returning m.id
+          )
+          select jsonb_agg(jsonb_build_object('id', p.id, 'outcome', 'deleted', 'is_written', g.id is not null)) into done
+          from jsonb_to_recordset(part) as p (id bigint)
+          left join gone as g on g.id = p.id;
+        else
+          select jsonb_agg(jsonb_build_object(
+            'id', r.number, 'outcome', r.outcome, 'is_written', (r.movie).id is not null
+          )) into done
+          from restore_movies(part) as r;
         end if;
-    end;
+        taken := taken || (
+          select coalesce(jsonb_agg(p.entry - 'versions'), '[]')
+          from jsonb_array_elements(part) as p (entry)
+          join jsonb_to_recordset(done) as r (id bigint, outcome text) on r.id = (p.entry ->> 'id')::bigint
+          where r.outcome = 'taken'
+        );
+        return query
+        select
+          r.id,
+          case
+            when r.is_written then r.outcome
+            when r.outcome = 'cleared' then 'left: a change is not kept any more'
+            when r.outcome = 'locked' then 'left: another session has locked it'
+            when r.outcome in ('changed', 'deleted', 'restored') then 'left: a trigger has prevented it'
+            else 'left: it was changed again'
+          end
+        from jsonb_to_recordset(done) as r (id bigint, outcome text, is_written boolean)
+        where r.outcome <> 'taken';
+      exception
+        when data_exception or integrity_constraint_violation or program_limit_exceeded or plpgsql_error
+          or lock_not_available or serialization_failure
+        then
+          if jsonb_array_length(part) = 1 then
+            return query select (part -> 0 ->> 'id')::bigint, 'left: ' || sqlerrm;
+          else -- halve the movies until those that are refused are alone
+            parts := array(
+              select jsonb_agg(e.entry)
+              from jsonb_array_elements(part) with ordinality as e (entry, place)
+              group by e.place <= jsonb_array_length(part) / 2
+            ) || parts;
+          end if;
+      end;
+    end loop;
   end loop;
 
   -- Movies that have each other's external ids: for a moment, none of them has one. Not those that wait for another movie.

@@ -541,6 +541,23 @@ async def test_dbas_undo_what_gave_movies_the_ids_of_others(
     assert [name for (name,) in names] == ["a:1", "a:2", "a:3", "a:5", "a:6", "a:6x", "a:4"]
 
 
+def test_dbas_undo_more_than_a_part(execute: Execute) -> None:
+    """It writes 1,000 movies at once."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'Moana', 2016, 107, '{drama}' from generate_series(1, 1001)"
+    )
+    execute("update movies set year = 1999")
+    ((mistake,),) = execute("select max(transaction)::text from movie_changes")
+    undone = execute("select * from undo_changes(%s)", mistake)
+    years = execute("select distinct year from movies")
+    gone = execute("select * from undo_changes(by_client => current_user)")
+
+    assert dict(undone) == dict.fromkeys(range(1, 1002), "changed")
+    assert years == [(2016,)]
+    assert dict(gone) == dict.fromkeys(range(1, 1002), "deleted")
+
+
 async def test_dbas_undo_skips_locked_movies(
     client: Client, execute: Execute, database: str
 ) -> None:
