@@ -27,7 +27,7 @@ HTTP_DATE = re.compile(
 )
 OF_RELEASE_BEFORE = 3  # the group of a tag's pattern
 POSITION = istr("Catalogue-Position")  # a transaction that its sender has seen
-POSITIONS = re.compile("[0-9]{1,19}(?:[ \t]*,[ \t]*[0-9]{1,19})*")
+POSITIONS = re.compile(r"[0-9]{1,19}(?:[ \t]*,[ \t]*[0-9]{1,19})*")
 # The draft defines a string in double quotes (RFC 9651, 3.3.3); most clients send it without: `"a"`
 # and `a` are the same key.
 # https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/

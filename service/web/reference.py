@@ -64,8 +64,9 @@ ApiIndex = make_schema(  # generators need the name `Index` for themselves
 )
 FILES = PAGE_FILES | CLIENT_FILES
 FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
-FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
-DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
+# Some generators take a file of the first type for bytes, unless it is text/plain.
+FILE_TYPES = sorted({kind.partition(";")[0] for kind in FILES.values()}, reverse=True)
+DOCUMENT = {"type": "object", "additionalProperties": True, "description": "An OpenAPI document."}
 SHOW_INDEX = Operation(
     "show_index",
     "Find the API and its reference",
