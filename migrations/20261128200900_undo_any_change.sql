@@ -252,8 +252,11 @@ begin
   elsif by_client is not null then
     own_client := (select c.id from clients as c where c.name = by_client);
   end if;
-  -- What refers to a movie, and external ids of movies that were created, must be gone before others come back.
-  select array_agg(f.movie_id order by f.kind <> 'created', f.movie_id) into ids
+  -- What refers to a movie, and external ids of movies that were created, must be gone before others come back. Of movies
+  -- that were created, later ones may refer to earlier ones.
+  select array_agg(
+    f.movie_id order by f.kind <> 'created', case when f.kind = 'created' then -f.movie_id else f.movie_id end
+  ) into ids
   from (
     select distinct on (c.movie_id) c.movie_id, c.kind
     from movie_changes as c
@@ -274,20 +277,22 @@ begin
     -- The next statement has a snapshot of its own, so it sees all changes of the rows that are locked by now.
     with ends as materialized (
       select
-        c.movie_id, min(c.id) as first, count(*) as changes, (array_agg(c.kind order by c.id))[1] as kind,
+        i.id as movie_id, min(c.id) as first, count(c.id) as changes, (array_agg(c.kind order by c.id))[1] as kind,
         (array_agg(c.kind order by c.id desc))[1] as last_kind, (array_agg(c.version order by c.id desc))[1] as last_version
-      from movie_changes as c
-      where c.movie_id = any (chunk)
+      from unnest(chunk) as i (id)
+      left join movie_changes as c
+        on c.movie_id = i.id
         and (by_transaction is null or c.transaction = by_transaction)
         and (by_client is null or c.client_id = own_client or c.login = by_client)
         and c.changed_at between since and until
-      group by c.movie_id
+      group by i.id
     )
     select coalesce(jsonb_agg(to_jsonb(p.*)), '[]') into plan
     from (
       select
         e.movie_id as id, e.first as before, array_remove(array[m.version], null) as versions,
         case
+          when e.first is null then 'left: a change is not kept any more' -- it has just been cleared
           when m.id is not null and not held ? m.id::text then 'left: another session has locked it'
           when e.changes < (select count(*) from movie_changes as c where c.movie_id = e.movie_id and c.id >= e.first)
             or (m.id is null) <> (e.last_kind = 'deleted') or m.version <> e.last_version
@@ -330,7 +335,8 @@ begin
           from restore_movies(part) as r;
         end if;
         taken := taken || (
-          select coalesce(jsonb_agg(p.entry - 'versions'), '[]')
+          -- A movie that is locked gets other versions below; a deleted one may not have come back until then.
+          select coalesce(jsonb_agg(case when p.entry -> 'versions' = '[]' then p.entry else p.entry - 'versions' end), '[]')
           from jsonb_array_elements(part) as p (entry)
           join jsonb_to_recordset(done) as r (id bigint, outcome text) on r.id = (p.entry ->> 'id')::bigint
           where r.outcome = 'taken'
@@ -364,10 +370,12 @@ begin
     end loop;
   end loop;
 
-  -- Movies that have each other's external ids: for a moment, none of them has one. Not those that wait for another movie.
+  -- Movies that have each other's external ids: for a moment, none of them has one. Not those that wait for another movie,
+  -- which a hash of all of them finds.
+  perform set_config('work_mem', '64MB', true);
   with recursive wanted as materialized (
-    select t.id, o.id as owner
-    from jsonb_to_recordset(taken) as t (id bigint, before bigint)
+    select t.id, o.id as owner, m.id is not null and t.versions = '{}' as is_back
+    from jsonb_to_recordset(taken) as t (id bigint, before bigint, versions integer[])
     left join movies as m on m.id = t.id
     cross join lateral (
       select movie_fields_at(t.id, m.version, null, t.before) ->> 'external_id' as external_id offset 0
@@ -375,7 +383,7 @@ begin
     left join movies as o on o.external_id = f.external_id and o.id <> t.id
   ),
   stuck as (
-    select w.id from wanted as w where w.owner not in (select o.id from wanted as o)
+    select w.id from wanted as w where w.is_back or w.owner not in (select o.id from wanted as o)
     union
     select w.id from stuck as s join wanted as w on w.owner = s.id
   )
@@ -389,19 +397,21 @@ begin
       set external_id = null
       from jsonb_to_recordset(part) as p (id bigint)
       where m.id = p.id;
-      select jsonb_agg(jsonb_build_object('id', r.number, 'outcome', r.outcome)) into done
+      select jsonb_agg(jsonb_build_object(
+        'id', r.number, 'outcome', r.outcome, 'is_written', (r.movie).id is not null
+      )) into done
       from restore_movies(part, true) as r;
-      if exists (
+      if done @> '[{"is_written": false}]' or exists (
         select from jsonb_to_recordset(part) as p (id bigint) join movies as m on m.id = p.id where m.external_id is null
       ) then
-        raise exception 'not all of them came back';
+        raise exception 'not all movies that wait for an external id can be written';
       end if;
       return query select d.id, d.outcome from jsonb_to_recordset(done) as d (id bigint, outcome text);
     exception
       when data_exception or integrity_constraint_violation or program_limit_exceeded or plpgsql_error
         or lock_not_available or serialization_failure
       then
-        ids := ids || array(select p.id from jsonb_to_recordset(part) as p (id bigint));
+        return query select p.id, 'left: ' || sqlerrm from jsonb_to_recordset(part) as p (id bigint);
     end;
   end if;
   return query select i.id, 'left: another movie has its external id' from unnest(ids) as i (id);

@@ -558,6 +558,39 @@ def test_dbas_undo_more_than_a_part(execute: Execute) -> None:
     assert dict(gone) == dict.fromkeys(range(1, 1002), "deleted")
 
 
+def test_dbas_undo_creates_that_refer_to_each_other(execute: Execute) -> None:
+    """The newest first: otherwise the end of the first one would change a movie of a later part."""
+    execute("alter table movies add sequel_of bigint references movies on delete set null")
+    execute(
+        "begin; insert into movies (title, year, runtime, genres)"
+        " select 'Moana', 2016, 107, '{drama}' from generate_series(1, 1001);"
+        "update movies set sequel_of = 1 where id = 1001; commit"
+    )
+    ((mistake,),) = execute("select max(transaction)::text from movie_changes")
+    undone = execute("select * from undo_changes(%s)", mistake)
+
+    assert dict(undone) == dict.fromkeys(range(1, 1002), "deleted")
+
+
+async def test_dbas_undo_says_if_a_trigger_prevents_the_end_of_a_merge(
+    client: Client, execute: Execute
+) -> None:
+    """The movie waits until the other one no longer has its external id."""
+    for number in range(1, 3):
+        await add(client, f"a:{number}")
+    execute(
+        "begin; delete from movies where id = 1;"
+        "update movies set external_id = 'a:1' where id = 2; commit"
+    )
+    ((mistake,),) = execute("select max(transaction)::text from movie_changes")
+    add_trigger(execute, "return null;")
+    undone = execute("select * from undo_changes(%s)", mistake)
+
+    left = "left: not all movies that wait for an external id can be written"
+    assert dict(undone) == {1: left, 2: "changed"}
+    assert execute("select id, external_id from movies") == [(2, "a:2")]
+
+
 async def test_dbas_undo_skips_locked_movies(
     client: Client, execute: Execute, database: str
 ) -> None:
