@@ -370,8 +370,8 @@ begin
     end loop;
   end loop;
 
-  -- Movies that have each other's external ids: for a moment, none of them has one. Not those that wait for another movie,
-  -- which a hash of all of them finds.
+  -- Movies that have each other's external ids: for a moment, none of them has one. Not those that wait for another movie.
+  -- To find these, PostgreSQL needs a hash of all of them in memory: it would build it again for each step of a chain.
   perform set_config('work_mem', '64MB', true);
   with recursive wanted as materialized (
     select t.id, o.id as owner, m.id is not null and t.versions = '{}' as is_back

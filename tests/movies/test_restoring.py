@@ -591,6 +591,46 @@ async def test_dbas_undo_says_if_a_trigger_prevents_the_end_of_a_merge(
     assert execute("select id, external_id from movies") == [(2, "a:2")]
 
 
+def test_dbas_undo_reports_movies_whose_changes_are_cleared_meanwhile(execute: Execute) -> None:
+    """Those of a later part."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'Moana', 2016, 107, '{drama}' from generate_series(1, 1001)"
+    )
+    execute("update movies set year = 1999")
+    ((mistake,),) = execute("select max(transaction)::text from movie_changes")
+    clear = "delete from movie_changes where movie_id = 1001"
+    add_trigger(execute, f"if new.id = 1 then {clear}; end if; return null;", "after update")
+    undone = execute("select * from undo_changes(%s)", mistake)
+
+    changed = dict.fromkeys(range(1, 1001), "changed")
+    assert dict(undone) == changed | {1001: "left: a change is not kept any more"}
+
+
+async def test_dbas_undo_of_a_merge_leaves_a_movie_that_is_back(
+    client: Client, execute: Execute
+) -> None:
+    """Its end, in which external ids are free, would overwrite it."""
+    for number in range(1, 3):
+        await add(client, f"a:{number}")
+    execute(
+        "begin; delete from movies where id = 1;"
+        "update movies set external_id = 'a:1' where id = 2; commit"
+    )
+    ((mistake,),) = execute("select max(transaction)::text from movie_changes")
+    add_trigger(
+        execute,
+        """if new.id = 2 then
+        insert into movies (id, title, year, runtime, genres) overriding system value
+        values (1, 'back', 2000, 1, '{drama}'); end if; return null;""",
+        "after update",
+    )
+    undone = execute("select * from undo_changes(%s)", mistake)
+
+    assert dict(undone) == {1: "left: another movie has its external id", 2: "changed"}
+    assert execute("select title, external_id from movies where id = 1") == [("back", None)]
+
+
 async def test_dbas_undo_skips_locked_movies(
     client: Client, execute: Execute, database: str
 ) -> None:
